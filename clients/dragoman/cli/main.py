@@ -1,0 +1,123 @@
+"""Entry point of `dragoman`. Subcommands are modules, imported only when they are called.
+
+So `dragoman translate` starts without loading torch, and a subcommand whose extra is not installed
+can say which one to install. A subcommand's module has `HELP`, `ERRORS` (exceptions whose message is
+meant for the user), `add_arguments(parser)` and `run(arguments) -> exit code`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from types import ModuleType
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand.
+
+    Attributes:
+        module: Imported when the subcommand is called.
+        extra: The optional dependencies it needs; empty for the base install.
+        summary: Its line in `dragoman --help`.
+    """
+
+    module: str
+    extra: str
+    summary: str
+
+
+COMMANDS = {
+    "corpus": Command("dragoman.model.commands.corpus", "", "build or generate a parallel corpus"),
+    "train": Command("dragoman.model.commands.train", "train", "train a model on a corpus"),
+    "evaluate": Command("dragoman.model.commands.evaluate", "train", "score translations with BLEU and chrF"),
+    "export": Command("dragoman.export.commands.export", "export", "write a bundle from a checkpoint"),
+    "verify": Command("dragoman.export.commands.verify", "export", "compare a bundle with its checkpoint"),
+    "serve": Command("dragoman.server.commands.serve", "server", "serve a bundle over gRPC"),
+    "translate": Command("dragoman.client.commands.translate", "", "translate texts through a running server"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand.
+
+    Args:
+        arguments: Without the program name; None means the process's own.
+
+    Returns:
+        0 success, 1 failure with a message on stderr, 2 wrong usage, 130 interrupted.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    if not given or given[0] not in COMMANDS:
+        parser.parse_args(given)  # --help, --version, or an error that lists the subcommands
+        parser.print_help()
+        return 2
+    name = given[0]
+    module = _load(name)
+    if module is None:
+        return 1
+    own = argparse.ArgumentParser(prog=f"dragoman {name}", description=module.__doc__, formatter_class=_Formatter)
+    module.add_arguments(own)
+    return _run(name, module, own.parse_args(given[1:]))
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the paragraphs of a module's docstring."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    listing = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="dragoman",
+        description="Train, export and serve encoder-decoder Transformers.",
+        epilog=f"subcommands:\n{listing}\n\n`dragoman SUBCOMMAND --help` explains one.",
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--version", action="version", version=f"dragoman {version('dragoman')}")
+    parser.add_argument("subcommand", choices=COMMANDS, metavar="SUBCOMMAND", nargs="?")
+    return parser
+
+
+def _load(name: str) -> ModuleType | None:
+    command = COMMANDS[name]
+    try:
+        return importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.split(".")[0] == "dragoman" or not command.extra:
+            raise
+        print(
+            f"dragoman {name}: needs {missing}, which is not installed. "
+            f"Install the extra: pip install 'dragoman[{command.extra}]'",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
+    errors: tuple[type[Exception], ...] = module.ERRORS
+    try:
+        code: int = module.run(arguments)
+    except errors as error:
+        print(f"dragoman {name}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader (head, less) has gone. Python would complain once more while flushing at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        print(f"dragoman {name}: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Python client of a Dragoman translation server.
+
+    from dragoman.client import TranslationClient
+
+    with TranslationClient("127.0.0.1:50051") as client:
+        print(client.translate_text("Good morning.").text)
+
+`AsyncTranslationClient` is the same for asyncio. Every failed call raises a subclass of `CallError`.
+"""
+
+from dragoman.client.aio import AsyncTranslationClient, AsyncTranslationStream
+from dragoman.client.client import TranslationClient, TranslationStream
+from dragoman.client.errors import (
+    CallCancelledError,
+    CallError,
+    DeadlineExceededError,
+    DragomanError,
+    FieldViolation,
+    InternalError,
+    InvalidRequestError,
+    MessageTooLargeError,
+    ModelNotFoundError,
+    OverloadedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnsupportedError,
+)
+from dragoman.client.options import DecodingOptions
+from dragoman.client.results import (
+    FinishReason,
+    LanguagePair,
+    Limits,
+    ModelInfo,
+    StreamEnd,
+    StreamPiece,
+    Timings,
+    TranslateResult,
+    Translation,
+)
+
+__all__ = [
+    "AsyncTranslationClient",
+    "AsyncTranslationStream",
+    "CallCancelledError",
+    "CallError",
+    "DeadlineExceededError",
+    "DecodingOptions",
+    "DragomanError",
+    "FieldViolation",
+    "FinishReason",
+    "InternalError",
+    "InvalidRequestError",
+    "LanguagePair",
+    "Limits",
+    "MessageTooLargeError",
+    "ModelInfo",
+    "ModelNotFoundError",
+    "OverloadedError",
+    "PermissionDeniedError",
+    "StreamEnd",
+    "StreamPiece",
+    "Timings",
+    "TranslateResult",
+    "Translation",
+    "TranslationClient",
+    "TranslationStream",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnsupportedError",
+]

@@ -1,0 +1,267 @@
+"""The synchronous client.
+
+Owns the channel and the waiting between attempts. What is sent, what comes back, what an error means
+and when to try again live in `options`, `results`, `errors` and `retry`, which `aio` shares.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TypeVar
+
+import grpc
+
+from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options
+from dragoman.client.errors import ENDED_EARLY, protocol_error
+from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, stream_request, translate_request
+from dragoman.client.results import ModelInfo, StreamPiece, TranslateResult, Translation
+from dragoman.client.retry import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Attempts, CallPolicy
+from dragoman.v1 import translation_pb2 as pb
+from dragoman.v1.translation_pb2_grpc import TranslationServiceStub
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class TranslationClient:
+    """A connection to a Dragoman server. Threads may share one.
+
+    Connects on the first call. Every call has a deadline, retries included, and raises a
+    `dragoman.client.CallError` when it fails.
+
+    Args:
+        target: HOST:PORT, or any gRPC target such as "dns:///translate.example:50051". Calls go round
+            robin over all addresses of the name.
+        timeout_s: Seconds for a call, its retries included.
+        retries: How often to try again when no server answers; 0 turns all retries off. Retries that
+            an overloaded server asks for are not counted, only bounded by the deadline.
+        max_message_bytes: Largest request and response; the server has its own limit for requests.
+        secure: Credentials for TLS, for example `grpc.ssl_channel_credentials()`; None means plain text.
+        channel: Use this channel instead of a new one; it stays the caller's to close, and `target`,
+            `max_message_bytes` and `secure` have no effect.
+
+    Raises:
+        ValueError: A setting is out of range.
+    """
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = DEFAULT_RETRIES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        secure: grpc.ChannelCredentials | None = None,
+        channel: grpc.Channel | None = None,
+    ) -> None:
+        self._policy = CallPolicy(timeout_s=timeout_s, retries=retries)
+        self._owned_channel: grpc.Channel | None = None
+        if channel is None:
+            channel = self._owned_channel = _open_channel(target, max_message_bytes, secure)
+        self._stub = TranslationServiceStub(channel)
+
+    def __enter__(self) -> TranslationClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; calls in progress end with a CallCancelledError."""
+        if self._owned_channel is not None:
+            self._owned_channel.close()
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        options: DecodingOptions = DEFAULT_OPTIONS,
+        timeout_s: float | None = None,
+        id: str = "",  # noqa: A002 - the API's name for it
+    ) -> TranslateResult:
+        """Translate texts; the results are one to one with them and in their order.
+
+        Args:
+            texts: 1 to the server's `max_texts`; blank ones are allowed.
+            model: Name of a loaded model; empty means the server's default.
+            source_language: BCP-47 tag, for example "en"; empty if the model has just one.
+            target_language: As `source_language`.
+            options: How to decode.
+            timeout_s: Seconds for this call, its retries included; None means the client's.
+            id: Echoed in the result; not interpreted.
+
+        Raises:
+            CallError: The call failed; the subclass says how.
+            TypeError: `texts` is one str, or holds something else than str.
+            ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
+        """
+        request = translate_request(
+            texts,
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            options=options,
+            request_id=id,
+        )
+        response = self._call(self._stub.Translate, request, timeout_s)
+        return TranslateResult.from_proto(response, num_texts=len(request.texts))
+
+    def translate_text(
+        self,
+        text: str,
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        options: DecodingOptions = DEFAULT_OPTIONS,
+        timeout_s: float | None = None,
+    ) -> Translation:
+        """Translate one text; arguments and errors are those of `translate`."""
+        result = self.translate(
+            [text],
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            options=options,
+            timeout_s=timeout_s,
+        )
+        return result.translations[0]
+
+    def stream(
+        self,
+        text: str,
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        options: DecodingOptions = DEFAULT_OPTIONS,
+        timeout_s: float | None = None,
+        id: str = "",  # noqa: A002 - the API's name for it
+    ) -> TranslationStream:
+        """Translate one text and return its pieces as the server makes them.
+
+        The call starts at once; its errors are raised by the iteration. The other arguments are those
+        of `translate`.
+
+        Raises:
+            TypeError: `text` is not a str.
+            ValueError: The text has a lone surrogate, or `timeout_s` is not above 0.
+        """
+        request = stream_request(
+            text,
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            options=options,
+            request_id=id,
+        )
+        return TranslationStream(self._stub.StreamTranslate, request, self._policy.start(timeout_s))
+
+    def models(self, *, timeout_s: float | None = None) -> tuple[ModelInfo, ...]:
+        """List the models the server has loaded.
+
+        Raises:
+            CallError: The call failed.
+        """
+        response = self._call(self._stub.ListModels, pb.ListModelsRequest(), timeout_s)
+        return tuple(map(ModelInfo.from_proto, response.models))
+
+    def model(self, name: str = "", *, timeout_s: float | None = None) -> ModelInfo:
+        """Describe one model; an empty name means the server's default.
+
+        Raises:
+            ModelNotFoundError: The server has no model of this name.
+            CallError: The call failed otherwise.
+        """
+        response = self._call(self._stub.GetModel, pb.GetModelRequest(name=name), timeout_s)
+        return ModelInfo.from_proto(response.model)
+
+    def _call(
+        self,
+        method: grpc.UnaryUnaryMultiCallable[_Request, _Response],
+        request: _Request,
+        timeout_s: float | None,
+    ) -> _Response:
+        attempts = self._policy.start(timeout_s)
+        while True:
+            try:
+                return method(request, timeout=attempts.remaining_s())
+            except grpc.RpcError as error:
+                wait_s = attempts.wait_s(error)
+            time.sleep(wait_s)
+
+
+class TranslationStream(Iterator[StreamPiece]):
+    """The pieces of one translation, as the server makes them. `TranslationClient.stream` returns it.
+
+    The last piece has `end`. Whoever stops before it leaves the `with` block, calls `close` or drops
+    the stream; each of them cancels the call, so that the server stops working on it.
+
+    Failures are retried as in other calls until the first piece has arrived, never after it.
+    """
+
+    def __init__(
+        self,
+        method: grpc.UnaryStreamMultiCallable[pb.StreamTranslateRequest, pb.StreamTranslateResponse],
+        request: pb.StreamTranslateRequest,
+        attempts: Attempts,
+    ) -> None:
+        self._attempts = attempts
+        self._start = partial(method, request)
+        self._call = self._start(timeout=attempts.remaining_s())
+        self._has_end = False
+        self._is_over = False
+
+    def __enter__(self) -> TranslationStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel the call if it is not complete; the iteration ends."""
+        self._is_over = True
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the call from any thread; whoever waits for a piece gets a CallCancelledError."""
+        self._call.cancel()
+
+    def __next__(self) -> StreamPiece:
+        """Wait for the next piece.
+
+        Raises:
+            CallError: The call failed, or it ended before the translation did.
+        """
+        while not self._is_over:
+            try:
+                message = next(self._call)
+            except StopIteration:
+                self._is_over = True
+                if not self._has_end:
+                    raise protocol_error(ENDED_EARLY) from None
+            except grpc.RpcError as error:
+                time.sleep(self._attempts.wait_s(error))
+                self._call = self._start(timeout=self._attempts.remaining_s())
+            else:
+                self._attempts.commit()
+                self._has_end = message.HasField("end")
+                return StreamPiece.from_proto(message)
+        raise StopIteration
+
+
+def _open_channel(target: str, max_message_bytes: int, secure: grpc.ChannelCredentials | None) -> grpc.Channel:
+    options = channel_options(max_message_bytes)
+    if secure is None:
+        return grpc.insecure_channel(target, options=options)
+    return grpc.secure_channel(target, secure, options=options)

@@ -1,0 +1,86 @@
+"""What `dragoman translate` says when a call fails: which lines, why, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dragoman.client.commands.lines import Line
+from dragoman.client.errors import (
+    CallError,
+    CommandError,
+    DeadlineExceededError,
+    FieldViolation,
+    InvalidRequestError,
+    MessageTooLargeError,
+    OverloadedError,
+    UnavailableError,
+)
+
+_TEXT_FIELD = re.compile(r"texts\[(\d+)\]")
+
+
+def failure(error: CallError, lines: Sequence[Line], *, server: str, timeout_s: float) -> CommandError:
+    """Return the error for the user; the caller raises it `from error`.
+
+    Args:
+        error: Why the call failed.
+        lines: What was sent, one line per text.
+        server: Address that was called.
+        timeout_s: Deadline of the call.
+    """
+    return CommandError(f"{place(lines)} not translated: {_reason(error, lines, server, timeout_s)}")
+
+
+def place(lines: Sequence[Line]) -> str:
+    """Name the first and last of some lines."""
+    first, last = lines[0], lines[-1]
+    if first == last:
+        return _place(first)
+    if first.source != last.source:
+        return f"{_place(first)} to {_place(last)}"
+    if first.source == "argument":
+        return f"arguments {first.number}-{last.number}"
+    return f"{first.source}: lines {first.number}-{last.number}"
+
+
+def _place(line: Line) -> str:
+    return f"argument {line.number}" if line.source == "argument" else f"{line.source}: line {line.number}"
+
+
+def _reason(error: CallError, lines: Sequence[Line], server: str, timeout_s: float) -> str:
+    match error:
+        case UnavailableError():
+            return (
+                f"{server} is not available ({error}). "
+                "Start a server with `dragoman serve`, or name another one with --server HOST:PORT"
+            )
+        case DeadlineExceededError():
+            return f"{server} gave no answer within {timeout_s:g} s ({error}). Raise --timeout or lower --batch"
+        case OverloadedError():
+            return f"{server} stayed overloaded ({error}). Raise --timeout to wait longer, or lower --batch"
+        case MessageTooLargeError():
+            return f"{error}. Lower --batch"
+        case InvalidRequestError() if error.field_violations:
+            return "; ".join(_violation(violation, lines) for violation in error.field_violations)
+        case _:
+            return _with_places(str(error), lines)
+
+
+def _violation(violation: FieldViolation, lines: Sequence[Line]) -> str:
+    described = _with_places(violation.description, lines)
+    if violation.field == "texts":
+        return f"{described} (--batch sets how many are sent at once)"
+    if violation.field in violation.description:
+        return described
+    return f"{_with_places(violation.field, lines)}: {described}"
+
+
+def _with_places(text: str, lines: Sequence[Line]) -> str:
+    """Say "corpus.en: line 12" instead of "texts[3]", which means nothing to a user of files."""
+
+    def named(match: re.Match[str]) -> str:
+        index = int(match[1])
+        return _place(lines[index]) if index < len(lines) else match[0]
+
+    return _TEXT_FIELD.sub(named, text)

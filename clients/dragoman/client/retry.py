@@ -1,0 +1,119 @@
+"""When to try a call again. Pure policy: clock and chance come in as arguments, waiting is the caller's.
+
+Every call of the API can be repeated without harm: translating changes nothing on the server.
+
+- The server asked for it (RetryInfo: it is full now): try again at the time it named, as often as it
+  asks, until the call's deadline.
+- Nothing answers, or the server is starting or stopping (UNAVAILABLE): try again `retries` times,
+  waiting longer each time, until the call's deadline.
+- Anything else fails at once. So does a wait that would pass the deadline: the caller learns now
+  what is wrong instead of later that time is up.
+
+Waits are spread at random, so that clients that were turned away together do not come back together.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+
+from dragoman.client.errors import UnavailableError, call_error
+
+DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_RETRIES = 4
+
+_FIRST_BACKOFF_S = 0.1
+_MAX_BACKOFF_S = 2.0
+_MIN_WAIT_S = 0.02  # a server that asks for "now" must not get a busy loop
+_MIN_TIMEOUT_S = 0.001  # gRPC takes a deadline in the past badly
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """Deadline and retries of a client's calls.
+
+    Attributes:
+        timeout_s: Seconds for a call, its retries included, unless the call says otherwise.
+        retries: How often to try again when no server answers; 0 turns all retries off.
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    retries: int = DEFAULT_RETRIES
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ValueError: A value is out of range.
+        """
+        _check_timeout(self.timeout_s)
+        if self.retries < 0:
+            raise ValueError(f"retries is {self.retries}; it must be 0 (never) or more")
+
+    def start(self, timeout_s: float | None) -> Attempts:
+        """Start the clock of one call.
+
+        Raises:
+            ValueError: `timeout_s` is given and not above 0.
+        """
+        if timeout_s is None:
+            return Attempts(retries=self.retries, timeout_s=self.timeout_s)
+        _check_timeout(timeout_s)
+        return Attempts(retries=self.retries, timeout_s=timeout_s)
+
+
+class Attempts:
+    """The attempts of one call: how much time is left, and whether to try again."""
+
+    def __init__(
+        self,
+        *,
+        retries: int,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._chance = chance
+        self._deadline = clock() + timeout_s
+        self._num_unanswered = 0
+        self._may_retry = retries > 0
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, never less than gRPC accepts."""
+        return max(_MIN_TIMEOUT_S, self._deadline - self._clock())
+
+    def commit(self) -> None:
+        """Rule out another attempt, because the user has seen a part of the answer."""
+        self._may_retry = False
+
+    def wait_s(self, error: grpc.RpcError) -> float:
+        """Return how many seconds to wait before the next attempt.
+
+        Raises:
+            CallError: There is no next attempt; says why this one failed.
+        """
+        failure = call_error(error)
+        if not self._may_retry:
+            raise failure from error
+        if failure.retry_after_s is not None:
+            wait_s = max(_MIN_WAIT_S, failure.retry_after_s) * (1 + 0.2 * self._chance())
+        elif isinstance(failure, UnavailableError) and self._num_unanswered < self._retries:
+            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._num_unanswered)
+            wait_s = backoff_s * (0.5 + 0.5 * self._chance())
+            self._num_unanswered += 1
+        else:
+            raise failure from error
+        if self._clock() + wait_s >= self._deadline:
+            raise failure from error
+        return wait_s
+
+
+def _check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s < float("inf"):
+        raise ValueError(f"timeout_s is {timeout_s}; it must be a finite number of seconds above 0")

@@ -1,0 +1,182 @@
+"""The bundle: what export writes and the server reads. Torch-free.
+
+A bundle is a folder with a manifest, two graphs and a tokenizer. Every tensor name and axis of the
+graphs is defined here and nowhere else. Letters: B rows, S source length, Q new target tokens,
+H heads, T_max cache positions, D head_dim, V vocabulary, i decoder layer.
+
+    encoder.onnx   input_ids [B,S] int64, source_lengths [B] int64
+                   -> cross_key.i, cross_value.i [B,H,S,D]
+    decoder.onnx   input_ids [B,Q] int64, source_lengths [B] int64, cache_lengths [B] int64,
+                   self_key.i, self_value.i [B,H,T_max,D], cross_key.i, cross_value.i [B,H,S,D]
+                   -> next_ids [B,Q] int64, logits [B,Q,V],
+                      updated_self_key.i, updated_self_value.i [B,H,T_max,D]
+
+The updated caches are the cache inputs with Q positions written behind `cache_lengths`. Bind each to
+the buffer of its input and the runtime writes in place; bound elsewhere, it copies the whole cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from dragoman.export.errors import BundleError
+from dragoman.model.vocab import SpecialIds
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+ENCODER = "encoder.onnx"
+DECODER = "decoder.onnx"
+TOKENIZER = "tokenizer.model"
+FILES = (ENCODER, DECODER, TOKENIZER)
+
+INPUT_IDS = "input_ids"
+SOURCE_LENGTHS = "source_lengths"
+CACHE_LENGTHS = "cache_lengths"
+NEXT_IDS = "next_ids"
+LOGITS = "logits"
+
+
+def cross_names(layer: int) -> tuple[str, str]:
+    """Return the names of a layer's cross-attention key and value."""
+    return f"cross_key.{layer}", f"cross_value.{layer}"
+
+
+def cache_names(layer: int) -> tuple[str, str]:
+    """Return the names of a layer's self-attention cache inputs."""
+    return f"self_key.{layer}", f"self_value.{layer}"
+
+
+def updated_cache_names(layer: int) -> tuple[str, str]:
+    """Return the names of a layer's self-attention cache outputs."""
+    return f"updated_self_key.{layer}", f"updated_self_value.{layer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the graphs can take, in tokens with EOS, and the default limit on new tokens.
+
+    Attributes:
+        max_source_tokens: Longest source.
+        max_target_tokens: Longest target; also the largest T_max that is ever needed.
+        length_ratio: A translation may by default have this many tokens per source token ...
+        length_margin: ... plus this many. Stops a looping row early and leaves real ones alone.
+    """
+
+    max_source_tokens: int
+    max_target_tokens: int
+    length_ratio: float = 2.0
+    length_margin: int = 16
+
+    def default_max_new_tokens(self, source_tokens: int) -> int:
+        """Return the default limit for a source of `source_tokens` tokens, EOS included."""
+        return min(self.max_target_tokens, int(source_tokens * self.length_ratio) + self.length_margin)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes that the server needs to allocate its buffers."""
+
+    vocab_size: int
+    num_heads: int
+    head_dim: int
+    num_decoder_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Content of manifest.json.
+
+    Attributes:
+        name: Of the model, as callers give it.
+        source_language: BCP-47 tag.
+        target_language: BCP-47 tag.
+        precision: "fp32" or "int8".
+        devices: Device kinds the graphs are meant for, "cpu" or "cuda".
+        special: Token ids with a meaning.
+        limits: What the graphs can take.
+        shape: Buffer sizes.
+        model: The model's configuration, for people and tools.
+        tools: Versions of what wrote the bundle.
+        verification: Numbers of the last verification; empty if there was none.
+        sha256: Of each file.
+        format_version: Of this layout.
+    """
+
+    name: str
+    source_language: str
+    target_language: str
+    precision: str
+    devices: tuple[str, ...]
+    special: SpecialIds
+    limits: Limits
+    shape: Shape
+    model: dict[str, Any] = field(default_factory=dict)
+    tools: dict[str, str] = field(default_factory=dict)
+    verification: dict[str, Any] = field(default_factory=dict)
+    sha256: dict[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def version(self) -> str:
+        """Content hash: equal versions have equal graphs and tokenizer."""
+        joined = "\n".join(f"{name} {self.sha256[name]}" for name in sorted(self.sha256))
+        return hashlib.sha256(joined.encode()).hexdigest()[:12]
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json into `folder`."""
+        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Read and check a bundle's manifest and the hash of every file.
+
+    Raises:
+        BundleError: Names everything that is wrong.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder} is not a bundle: cannot read {MANIFEST}: {error}") from error
+    found = content.get("format_version") if isinstance(content, dict) else None
+    if found != FORMAT_VERSION:
+        raise BundleError(
+            f"{folder} has bundle format {found}; this version reads {FORMAT_VERSION}. Export it again"
+        )
+    try:
+        manifest = _manifest_from(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{folder / MANIFEST} lacks or misspells a field: {error}") from error
+    problems = []
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            problems.append(f"{name} is missing")
+        elif file_sha256(path) != manifest.sha256.get(name):
+            problems.append(f"{name} does not have the sha256 that the manifest names; the file is damaged or replaced")
+    if problems:
+        raise BundleError(f"{folder}: {'; '.join(problems)}")
+    return manifest
+
+
+def _manifest_from(content: dict[str, Any]) -> Manifest:
+    known = {f.name for f in fields(Manifest)}
+    values = {name: value for name, value in content.items() if name in known}
+    return Manifest(
+        **{
+            **values,
+            "devices": tuple(content["devices"]),
+            "special": SpecialIds.from_dict(content["special"]),
+            "limits": Limits(**content["limits"]),
+            "shape": Shape(**content["shape"]),
+        }
+    )

@@ -1,0 +1,135 @@
+"""Torch modules to ONNX, opset 24: the in-place cache operators, names and dynamic axes.
+
+The exporter must not bake the example's sizes in, so examples have batch 2 and unequal lengths, and
+every size that may change is declared. The custom operators of `dragoman.model.cache_ops` become one
+standard operator each: TensorScatter writes the cache where it lies, Attention reads the valid part.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnxscript import ir
+from onnxscript.onnx_opset import opset24 as op
+from torch import nn
+from torch.export import Dim
+
+from dragoman.export import bundle
+from dragoman.export.graphs import DecoderGraph, EncoderGraph
+from dragoman.model.config import ModelConfig
+from dragoman.model.transformer import Transformer
+from dragoman.model.vocab import SpecialIds
+
+OPSET = 24
+
+
+def _cache_write(cache: Any, update: Any, cache_lengths: Any) -> Any:
+    return op.TensorScatter(cache, update, cache_lengths, axis=-2, mode="linear")
+
+
+def _attend_valid(query: Any, key: Any, value: Any, lengths: Any, causal: bool) -> Any:
+    return op.Attention(query, key, value, None, None, None, lengths, is_causal=int(causal))[0]
+
+
+_TRANSLATIONS = {
+    torch.ops.dragoman.cache_write.default: _cache_write,
+    torch.ops.dragoman.attend_valid.default: _attend_valid,
+}
+
+
+def export_encoder(model: Transformer, path: Path) -> None:
+    """Write encoder.onnx; names and shapes in `bundle`."""
+    layers = range(model.config.num_decoder_layers)
+    batch, source = Dim("batch"), Dim("source")
+    _export(
+        EncoderGraph(model),
+        (torch.full((2, 5), 4), torch.tensor([5, 3])),
+        inputs=[bundle.INPUT_IDS, bundle.SOURCE_LENGTHS],
+        outputs=[name for i in layers for name in bundle.cross_names(i)],
+        shapes=({0: batch, 1: source}, {0: batch}),
+        path=path,
+    )
+
+
+def export_decoder(model: Transformer, special: SpecialIds, path: Path) -> None:
+    """Write decoder.onnx; names and shapes in `bundle`."""
+    config = model.config
+    layers = range(config.num_decoder_layers)
+    batch, new, source, cache = Dim("batch"), Dim("new"), Dim("source"), Dim("cache")
+    _export(
+        DecoderGraph(model, special),
+        (
+            torch.full((2, 3), special.start),  # a size of 1 would be baked in
+            torch.tensor([5, 3]),
+            torch.tensor([2, 0]),
+            [_buffer(config, 7) for _ in layers for _ in range(2)],
+            [_buffer(config, 5) for _ in layers for _ in range(2)],
+        ),
+        inputs=[
+            bundle.INPUT_IDS,
+            bundle.SOURCE_LENGTHS,
+            bundle.CACHE_LENGTHS,
+            *(name for i in layers for name in bundle.cache_names(i)),
+            *(name for i in layers for name in bundle.cross_names(i)),
+        ],
+        outputs=[
+            bundle.NEXT_IDS,
+            bundle.LOGITS,
+            *(name for i in layers for name in bundle.updated_cache_names(i)),
+        ],
+        shapes=(
+            {0: batch, 1: new},
+            {0: batch},
+            {0: batch},
+            [{0: batch, 2: cache} for _ in layers for _ in range(2)],
+            [{0: batch, 2: source} for _ in layers for _ in range(2)],
+        ),
+        path=path,
+    )
+
+
+def _buffer(config: ModelConfig, size: int) -> torch.Tensor:
+    return torch.zeros(2, config.num_heads, size, config.head_dim)
+
+
+def _export(
+    module: nn.Module,
+    example: tuple[Any, ...],
+    *,
+    inputs: list[str],
+    outputs: list[str],
+    shapes: tuple[Any, ...],
+    path: Path,
+) -> None:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the exporter warns about its own internals
+        program = torch.onnx.export(
+            module.eval(),
+            example,
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=inputs,
+            output_names=outputs,
+            dynamic_shapes=shapes,
+            custom_translation_table=_TRANSLATIONS,
+            optimize=True,
+            verbose=False,
+        )
+    if program is None:
+        raise RuntimeError("the exporter returned nothing")
+    _drop_unused_outputs(program.model)
+    program.save(path, include_initializers=True, keep_initializers_as_inputs=False)
+    onnx.checker.check_model(path, full_check=True)
+
+
+def _drop_unused_outputs(model: ir.Model) -> None:
+    """Cut Attention's optional outputs, which the runtime would otherwise compute."""
+    for node in model.graph:
+        if node.op_type != "Attention":
+            continue
+        while len(node.outputs) > 1 and not node.outputs[-1].uses():
+            node.resize_outputs(len(node.outputs) - 1)

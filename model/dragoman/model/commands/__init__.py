@@ -1,0 +1,1 @@
+"""Subcommands of `dragoman` that corpus building, training and evaluation provide."""

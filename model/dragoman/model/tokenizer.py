@@ -1,0 +1,146 @@
+"""Subword tokenizer: SentencePiece BPE with byte fallback. Torch-free; the server uses it.
+
+User text is data. SentencePiece already reads the *names* of control tokens ("</s>") as plain
+characters, but it uses U+2581 for "space" inside its pieces, so that character in a text would turn
+into a space. `encode` therefore passes it around the library as bytes. Decoding is our own, because
+a streamed translation has to be decoded piece by piece and still give the same text.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import sentencepiece
+
+from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
+
+SPACE_MARK = "\u2581"
+_NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class Tokenizer:
+    """Text to ids and back. Thread-safe: the SentencePiece model is read-only after loading."""
+
+    def __init__(self, model: bytes, special: SpecialIds = SPECIAL_IDS) -> None:
+        """Load a serialised SentencePiece model.
+
+        Args:
+            model: Content of a `.model` file.
+            special: Ids of the special tokens.
+
+        Raises:
+            RuntimeError: `model` is not a SentencePiece model.
+        """
+        self.special = special
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._pieces = [self._piece_bytes(i) for i in range(self._processor.get_piece_size())]
+        self._space_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
+
+    @classmethod
+    def load(cls, path: Path, special: SpecialIds = SPECIAL_IDS) -> Tokenizer:
+        """Load a `.model` file."""
+        return cls(path.read_bytes(), special)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, special tokens included."""
+        return len(self._pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`, ended by EOS. Blank text gives EOS alone."""
+        if SPACE_MARK not in text:
+            return [*self._processor.encode(text), self.special.eos]
+        stand_in = next((c for c in _NONCHARACTERS if c not in text), _NONCHARACTERS[0])
+        ids = self._processor.encode(text.replace(SPACE_MARK, stand_in))
+        stand_in_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in stand_in.encode()]
+        return [*_replace_run(ids, stand_in_ids, self._space_ids), self.special.eos]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids`; special tokens have none."""
+        detokenizer = Detokenizer(self)
+        return "".join([detokenizer.push(i) for i in ids]) + detokenizer.finish()
+
+    def piece_bytes(self, token: int) -> bytes:
+        """Return the UTF-8 bytes that a token stands for; empty for special tokens."""
+        return self._pieces[token]
+
+    def _piece_bytes(self, token: int) -> bytes:
+        if self._processor.is_control(token) or self._processor.is_unknown(token):
+            return b""
+        piece: str = self._processor.id_to_piece(token)
+        if self._processor.is_byte(token):
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(SPACE_MARK, " ").encode()
+
+
+class Detokenizer:
+    """Decodes one row token by token. Concatenated pieces equal `Tokenizer.decode` byte for byte."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start a new text."""
+        self._tokenizer = tokenizer
+        # Holds the bytes of an unfinished character back; invalid ones become U+FFFD.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._started = False
+
+    def push(self, token: int) -> str:
+        """Return the text that `token` completes, possibly empty."""
+        data = self._tokenizer.piece_bytes(token)
+        if not self._started and data:
+            self._started = True
+            data = data.removeprefix(b" ")  # the tokenizer puts one space before the first word
+        return self._decoder.decode(data)
+
+    def finish(self) -> str:
+        """Return what an unfinished character leaves behind."""
+        return self._decoder.decode(b"", final=True)
+
+
+def train_tokenizer(sentences: Iterable[str], vocab_size: int, *, threads: int = 2) -> Tokenizer:
+    """Learn a joint vocabulary.
+
+    Args:
+        sentences: Source and target texts.
+        vocab_size: Pieces, with the special tokens and 256 byte pieces.
+        threads: Used by the trainer.
+
+    Raises:
+        RuntimeError: SentencePiece refused, for example because the text is too small for
+            `vocab_size`; its message names the largest possible one.
+    """
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        vocab_size=vocab_size,
+        model_type="bpe",
+        byte_fallback=True,
+        character_coverage=0.9998,
+        normalization_rule_name="nfkc",
+        pad_id=SPECIAL_IDS.pad,
+        unk_id=SPECIAL_IDS.unk,
+        bos_id=SPECIAL_IDS.start,
+        eos_id=SPECIAL_IDS.eos,
+        num_threads=threads,
+        max_sentence_length=16384,
+        minloglevel=2,
+    )
+    return Tokenizer(model.getvalue())
+
+
+def _replace_run(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """Return `ids` with each run of `old` replaced by `new`."""
+    result: list[int] = []
+    i = 0
+    while i < len(ids):
+        if list(ids[i : i + len(old)]) == list(old):
+            result.extend(new)
+            i += len(old)
+        else:
+            result.append(ids[i])
+            i += 1
+    return result

@@ -1,0 +1,212 @@
+"""Composition root: builds the parts, starts them in order, drains and stops them.
+
+    ports open, health NOT_SERVING -> load -> warm up -> SERVING
+    SIGTERM -> NOT_SERVING -> drain_delay_s -> refuse new calls -> finish accepted ones -> exit 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distributions
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from dragoman.export import bundle
+from dragoman.export.bundle import Manifest
+from dragoman.export.errors import BundleError
+from dragoman.model.tokenizer import Tokenizer
+from dragoman.server.config import ServerConfig
+from dragoman.server.cpus import available_cpus
+from dragoman.server.engine import Engine, Event
+from dragoman.server.errors import StartupError
+from dragoman.server.http import HttpServer
+from dragoman.server.kv_cache import CachePool
+from dragoman.server.metrics import Metrics
+from dragoman.server.runtime import OnnxRuntime
+from dragoman.server.service import CallLimits, Model, Phase, TranslationService
+from dragoman.v1 import translation_pb2, translation_pb2_grpc
+
+logger = logging.getLogger(__name__)
+
+SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
+_HEALTH_NAMES = ("", SERVICE)
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+
+
+async def serve(config: ServerConfig) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        StartupError: The bundle, a port or the runtime cannot be used.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    check_one_runtime()
+    try:
+        manifest = bundle.load_manifest(Path(config.model))
+    except BundleError as error:
+        raise StartupError(str(error)) from error
+    server = Server(config, manifest)
+    await server.start()
+    await stop.wait()
+    await server.stop()
+
+
+class Server:
+    """One process's server: a bundle, an engine, a gRPC port and an HTTP port."""
+
+    def __init__(self, config: ServerConfig, manifest: Manifest) -> None:
+        """Build the parts that need no model."""
+        self._config = config
+        self._manifest = manifest
+        self.metrics = Metrics(manifest.name)
+        self._tokenizers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="tokenizer")
+        limits = CallLimits(config.max_texts, config.max_message_bytes, config.max_queued_texts)
+        self.service = TranslationService(self.metrics, limits, self._tokenizers)
+        self._health = health.aio.HealthServicer()
+        self._grpc = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", config.max_message_bytes),
+                ("grpc.max_send_message_length", config.max_message_bytes),
+                ("grpc.so_reuseport", 0),  # two servers on one port are a mistake here, not a feature
+            ]
+        )
+        self._http: HttpServer | None = None
+        self._engine: Engine | None = None
+        self.port = 0
+
+    @property
+    def http_port(self) -> int:
+        """The HTTP port in use."""
+        return self._http.port if self._http else 0
+
+    async def start(self) -> None:
+        """Open the ports, load, warm up, accept calls.
+
+        Raises:
+            StartupError: Something cannot be used.
+        """
+        await self._open_ports()
+        started = time.monotonic()
+        loop = asyncio.get_running_loop()
+
+        def deliver(events: Sequence[Event]) -> None:
+            loop.call_soon_threadsafe(_run_all, events)
+
+        engine, model = await loop.run_in_executor(None, self._load, deliver)
+        self._engine = engine
+        engine.start()
+        self.service.serve(model)
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        logger.info("ready after=%.2fs", time.monotonic() - started)
+        # One line on stdout for scripts: with port 0 it is how they learn the ports.
+        print(f"ready grpc={self._config.host}:{self.port} http={self._config.host}:{self.http_port}", flush=True)
+
+    async def stop(self) -> None:
+        """Drain and stop; returns when the last accepted call has its answer."""
+        logger.info("draining delay=%.1fs timeout=%.1fs", self._config.drain_delay_s, self._config.drain_timeout_s)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        await asyncio.sleep(self._config.drain_delay_s)
+        self.service.drain()
+        await self._grpc.stop(self._config.drain_timeout_s)
+        if self._engine is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
+        if self._http is not None:
+            self._http.stop()
+        self._tokenizers.shutdown()
+        logger.info("stopped")
+
+    async def _open_ports(self) -> None:
+        translation_pb2_grpc.add_TranslationServiceServicer_to_server(self.service, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        config = self._config
+        try:
+            self.port = self._grpc.add_insecure_port(f"{config.host}:{config.port}")
+            self._http = HttpServer(config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready)
+        except (OSError, RuntimeError) as error:
+            raise StartupError(
+                f"cannot listen on {config.host}, gRPC port {config.port} and HTTP port {config.http_port}: {error}; "
+                "is another server running? Choose other ports with --port and --http-port"
+            ) from error
+        self._http.start()
+        await self._grpc.start()
+
+    def _load(self, deliver: object) -> tuple[Engine, Model]:
+        """Load sessions and tokenizer, allocate the pool, run each graph once."""
+        config, manifest = self._config, self._manifest
+        folder = Path(config.model)
+        threads = config.threads or available_cpus()
+        runtime = OnnxRuntime(
+            folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
+        )
+        tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
+        pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
+        warm_up(runtime, pool, manifest)
+        self.metrics.describe_model(
+            version=manifest.version,
+            precision=manifest.precision,
+            device=runtime.device,
+            requested_device=config.device,
+        )
+        logger.info(
+            "loaded model=%s version=%s precision=%s device=%s threads=%d slots=%d cache_bytes=%d",
+            manifest.name, manifest.version, manifest.precision, runtime.device, threads, pool.rows, pool.nbytes,
+        )  # fmt: skip
+        engine = Engine(
+            runtime,
+            pool,
+            manifest.special,
+            self.metrics,
+            encode_tokens=config.encode_tokens,
+            max_queued=config.max_queued_texts,
+            deliver=deliver,  # type: ignore[arg-type]  # run_in_executor loses the type
+        )
+        return engine, Model(manifest, tokenizer, engine, runtime.device, config.device)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in _HEALTH_NAMES:
+            await self._health.set(name, status)
+
+    def _live(self) -> bool:
+        return self._engine is None or self._engine.alive
+
+    def _ready(self) -> bool:
+        return self.service.phase is Phase.SERVING and self._live()
+
+
+def warm_up(runtime: OnnxRuntime, pool: CachePool, manifest: Manifest) -> None:
+    """Run each graph once, so that the first caller does not pay for lazy initialisation."""
+    source = [manifest.special.eos]
+    cross = runtime.encode([source])
+    pool.admit(cross, [len(source)], [1], manifest.special.start)
+    pool.reserve()
+    runtime.step(pool)
+    pool.release(0)
+
+
+def check_one_runtime() -> None:
+    """Refuse to run with both runtime packages installed: they overwrite each other's files."""
+    names = {(d.metadata["Name"] or "").lower() for d in distributions()}
+    found = [name for name in _RUNTIMES if name in names]
+    if len(found) > 1:
+        raise StartupError(
+            f"both {found[0]} and {found[1]} are installed and overwrite each other; "
+            "uninstall both, then install one of the extras: dragoman[server] or dragoman[server-gpu]"
+        )
+
+
+def _run_all(events: Sequence[Event]) -> None:
+    for event in events:
+        event()

@@ -1,0 +1,167 @@
+"""The slot pool: keys, values and counters of every live row, allocated once.
+
+Live rows are the first `live` slots, always: a new row takes the next slot, and when a row leaves,
+the last one moves into its place. So a decode step binds a prefix of each buffer, without a copy.
+
+A buffer is as large as its longest possible row, but is *viewed* with a tight length: positions per
+row are a power of two that just holds the longest live row. Attention kernels on the CPU work over
+the whole view, so short texts must not pay for a length that nobody in the batch has. When the
+longest row outgrows the view or leaves, the live rows are laid out anew inside the same memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.export.bundle import Limits, Shape
+from dragoman.server.scheduler import bucket
+
+Array = NDArray[Any]
+
+
+class Buffers:
+    """One length axis: all keys and values that share it, with a common view length.
+
+    Attributes:
+        size: Positions per row in the current view.
+    """
+
+    def __init__(self, count: int, rows: int, shape: Shape, longest: int) -> None:
+        """Allocate `count` buffers of [rows, H, longest, D] float32."""
+        self.size = min(bucket(1), longest)
+        self._longest = longest
+        self._rows = rows
+        self._heads, self._dim = shape.num_heads, shape.head_dim
+        # zeros, not empty: the memory is committed now, and a stale NaN times weight 0 is NaN
+        self._flat = [np.zeros(rows * self._heads * longest * self._dim, np.float32) for _ in range(count)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+        return sum(flat.nbytes for flat in self._flat)
+
+    def view(self, index: int) -> Array:
+        """Return buffer `index` as [rows, H, size, D]."""
+        used = self._rows * self._heads * self.size * self._dim
+        return self._flat[index][:used].reshape(self._rows, self._heads, self.size, self._dim)
+
+    def views(self) -> list[Array]:
+        """Return all buffers as [rows, H, size, D]."""
+        return [self.view(i) for i in range(len(self._flat))]
+
+    def fit(self, needed: int, live: int) -> None:
+        """Give the view the smallest size that holds `needed` positions; keeps the `live` first rows."""
+        size = min(bucket(needed), self._longest)
+        if size == self.size:
+            return
+        kept = min(size, self.size)
+        saved = [view[:live, :, :kept].copy() for view in self.views()]
+        self.size = size
+        for view, rows in zip(self.views(), saved, strict=True):
+            view[:live, :, :kept] = rows
+
+    def clear(self) -> None:
+        """Forget all content."""
+        for flat in self._flat:
+            flat.fill(0)
+
+
+class CachePool:
+    """Slots with their caches and counters.
+
+    Attributes:
+        rows: Number of slots.
+        live: Slots in use; they are the first ones.
+        self_attention: Key, value, key, value, ... of the generated tokens.
+        cross_attention: Key, value, key, value, ... of the source.
+        input_ids: [rows, 1] int64, the token each row reads next.
+        cache_lengths: [rows] int64, tokens in the self-attention cache.
+        source_lengths: [rows] int64.
+        max_new_tokens: [rows] int64.
+    """
+
+    def __init__(self, rows: int, shape: Shape, limits: Limits) -> None:
+        """Allocate everything."""
+        self.rows = rows
+        self.live = 0
+        count = 2 * shape.num_decoder_layers
+        self.self_attention = Buffers(count, rows, shape, limits.max_target_tokens)
+        self.cross_attention = Buffers(count, rows, shape, limits.max_source_tokens)
+        self.input_ids = np.zeros((rows, 1), np.int64)
+        self.cache_lengths = np.zeros(rows, np.int64)
+        self.source_lengths = np.zeros(rows, np.int64)
+        self.max_new_tokens = np.zeros(rows, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return self.self_attention.nbytes + self.cross_attention.nbytes
+
+    @property
+    def free(self) -> int:
+        """Slots nobody owns."""
+        return self.rows - self.live
+
+    def admit(self, cross: list[Array], source_lengths: list[int], max_new_tokens: list[int], start: int) -> None:
+        """Give the next slots to newly encoded rows.
+
+        Args:
+            cross: Key, value, ... [B, H, S, D] in layer order, from the encoder.
+            source_lengths: B lengths.
+            max_new_tokens: B limits.
+            start: The decoder's first input.
+        """
+        slots = slice(self.live, self.live + len(source_lengths))
+        if slots.stop > self.rows:
+            raise AssertionError(f"{slots.stop} rows admitted to {self.rows} slots")
+        self.source_lengths[slots] = source_lengths
+        self.max_new_tokens[slots] = max_new_tokens
+        self.cache_lengths[slots] = 0
+        self.input_ids[slots] = start
+        self.cross_attention.fit(int(self.source_lengths[: slots.stop].max()), self.live)
+        length = max(source_lengths)
+        for view, values in zip(self.cross_attention.views(), cross, strict=True):
+            view[slots, :, :length] = values[:, :, :length]
+        self.live = slots.stop
+
+    def reserve(self) -> None:
+        """Make room for one more token in every live row."""
+        if self.live:
+            self.self_attention.fit(int(self.cache_lengths[: self.live].max()) + 1, self.live)
+
+    def append(self, tokens: NDArray[np.int64]) -> None:
+        """Account for a decode step: `tokens` [live] are what the live rows read next."""
+        self.cache_lengths[: self.live] += 1
+        self.input_ids[: self.live, 0] = tokens
+
+    def release(self, slot: int) -> int:
+        """Free a slot; returns the slot whose row moved into it (the last live one)."""
+        last = self.live - 1
+        if not 0 <= slot <= last:
+            raise AssertionError(f"slot {slot} released, live are 0 to {last}")
+        if slot != last:
+            for counters in (self.input_ids, self.cache_lengths, self.source_lengths, self.max_new_tokens):
+                counters[slot] = counters[last]
+            for buffers, lengths in (
+                (self.self_attention, self.cache_lengths),
+                (self.cross_attention, self.source_lengths),
+            ):
+                length = int(lengths[slot])
+                for view in buffers.views():
+                    view[slot, :, :length] = view[last, :, :length]
+        self.live = last
+        return last
+
+    def tighten(self) -> None:
+        """Shrink the views to the longest live row, after rows have left."""
+        if self.live:
+            self.cross_attention.fit(int(self.source_lengths[: self.live].max()), self.live)
+
+    def clear(self) -> None:
+        """Free all slots and forget their content, after a failed step."""
+        self.live = 0
+        self.self_attention.clear()
+        self.cross_attention.clear()
