@@ -7,6 +7,7 @@ standard operator each: TensorScatter writes the cache where it lies, Attention 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,8 @@ def _export(
     shapes: tuple[Any, ...],
     path: Path,
 ) -> None:
+    # It reports missing torchvision operators, which no model of ours has.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the exporter warns about its own internals
         program = torch.onnx.export(

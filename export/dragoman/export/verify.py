@@ -173,7 +173,7 @@ def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator:
             expected = (checkpoint.model.embedding.project(states) + bias).numpy()
         found = _teacher_forced(session, sources, targets.numpy())
         allowed = np.isfinite(bias.numpy())
-        worst = max(worst, float(np.abs(found - expected)[..., allowed].max()))
+        worst = max(worst, float(np.abs(found[..., allowed] - expected[..., allowed]).max()))
         if np.isfinite(found[..., ~allowed]).any():
             worst = float("inf")  # an id that must never be generated can win
     return worst

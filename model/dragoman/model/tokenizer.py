@@ -51,7 +51,11 @@ class Tokenizer:
         return len(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, ended by EOS. Blank text gives EOS alone."""
+        """Return the ids of `text`, ended by EOS. Blank text gives EOS alone.
+
+        Line breaks and tabs are white space, a run of white space is one space.
+        """
+        text = " ".join(text.split())
         if SPACE_MARK not in text:
             return [*self._processor.encode(text), self.special.eos]
         stand_in = next((c for c in _NONCHARACTERS if c not in text), _NONCHARACTERS[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -50,8 +51,8 @@ class ServerConfig:
             if getattr(self, name) < 1:
                 problems.append(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("threads", "drain_delay_s", "drain_timeout_s"):
-            if getattr(self, name) < 0:
-                problems.append(f"{name} is {getattr(self, name)}; it must not be negative")
+            if not 0 <= getattr(self, name) < math.inf:
+                problems.append(f"{name} is {getattr(self, name)}; it must be finite and not negative")
         for name in ("port", "http_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 problems.append(f"{name} is {getattr(self, name)}; ports are 0 to 65535")

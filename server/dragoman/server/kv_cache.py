@@ -35,8 +35,10 @@ class Buffers:
         self._longest = longest
         self._rows = rows
         self._heads, self._dim = shape.num_heads, shape.head_dim
-        # zeros, not empty: the memory is committed now, and a stale NaN times weight 0 is NaN
-        self._flat = [np.zeros(rows * self._heads * longest * self._dim, np.float32) for _ in range(count)]
+        self._flat = [np.empty(rows * self._heads * longest * self._dim, np.float32) for _ in range(count)]
+        # Filled: np.zeros would leave it to the first long texts to commit the memory, and what lies
+        # in fresh memory may be a NaN, which is NaN even times weight 0.
+        self.clear()
 
     @property
     def nbytes(self) -> int:
@@ -58,10 +60,10 @@ class Buffers:
         if size == self.size:
             return
         kept = min(size, self.size)
-        saved = [view[:live, :, :kept].copy() for view in self.views()]
+        before = self.views()
         self.size = size
-        for view, rows in zip(self.views(), saved, strict=True):
-            view[:live, :, :kept] = rows
+        for old, new in zip(before, self.views(), strict=True):
+            new[:live, :, :kept] = old[:live, :, :kept].copy()  # the same memory: one buffer at a time
 
     def clear(self) -> None:
         """Forget all content."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from dragoman.v1 import translation_pb2 as pb
 
 PLAIN_TEXT = "text/plain"
 _SHOWN = 40
+# Control and format characters, spaces and separators. Not str.isprintable: it is false for private
+# use and for characters newer than this Python, which are text.
+_BLANK = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ def tokenize(
 
 def is_blank(text: str) -> bool:
     """Whether a text has nothing to translate: only white space, control and zero-width characters."""
-    return not any(character.isprintable() and not character.isspace() for character in text)
+    return all(unicodedata.category(character) in _BLANK for character in text)
 
 
 def _show(value: str) -> str:

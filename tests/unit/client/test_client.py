@@ -198,17 +198,18 @@ def test_retries_can_be_turned_off(address: str, service: FakeTranslationService
 
 
 def test_a_server_that_comes_back_is_reached(service: FakeTranslationService) -> None:
-    """A call that finds no server succeeds when one starts during its retries."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    """A server that restarts during a call is found by its retries, soon enough."""
     answers: list[str] = []
-
-    with TranslationClient(address, retries=20) as client:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    with TranslationClient(address) as client:
         caller = threading.Thread(target=lambda: answers.append(client.translate_text("late").text))
         caller.start()
+        connection, _ = listener.accept()
+        connection.close()
+        listener.close()
         with serve(service, address):
-            caller.join()
+            caller.join(WAIT_S)
 
     assert answers == ["LATE"]
 

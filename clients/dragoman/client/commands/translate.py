@@ -170,7 +170,7 @@ def _input(texts: Sequence[str], files: Sequence[str]) -> tuple[Iterator[Line | 
 def _progress_bar(total: int | None, *, to_terminal: bool) -> tqdm[NoReturn]:
     # Translations that appear on the terminal are progress enough, and a bar would be drawn among them.
     is_hidden = to_terminal or not sys.stderr.isatty()
-    bar: tqdm[NoReturn] = tqdm(total=total, unit="line", delay=_PROGRESS_DELAY_S, disable=is_hidden, file=sys.stderr)
+    bar: tqdm[NoReturn] = tqdm(total=total, unit=" lines", delay=_PROGRESS_DELAY_S, disable=is_hidden, file=sys.stderr)
     return bar
 
 

@@ -1,0 +1,77 @@
+# Two environments: .venv-server can serve and translate, and has no torch; .venv has everything.
+# `make demo` and `make test` set up what they need.
+
+PYTHON ?= python3
+# On Linux plain `pip install torch` brings CUDA; ask for another build with e.g. `make TORCH=torch==2.13.0+cpu`.
+TORCH ?= torch==2.13.0
+SERVER = .venv-server/bin
+FULL = .venv/bin
+PROTO = .venv-proto/bin
+PIP_INSTALL = pip install --quiet --constraint constraints.txt
+# Usage data of ONNX Runtime stays off, in tests too.
+export ORT_DISABLE_TELEMETRY = 1
+
+SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
+FULL_TESTS = tests/unit/model tests/unit/export $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
+
+.PHONY: help demo test test-server test-full lint serve pipeline proto model clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: .venv-server/.installed  ## start a server, translate, show metrics, stop
+	$(SERVER)/python clients/examples/demo.py
+
+test: test-server test-full  ## all tests, in both environments
+
+test-server: .venv-server/.dev .venv-proto/.installed  ## tests of what must work without torch
+	DRAGOMAN_TEST_ENVIRONMENT=server DRAGOMAN_PROTO_PYTHON=$(CURDIR)/$(PROTO)/python $(SERVER)/python -m pytest $(SERVER_TESTS)
+
+test-full: .venv/.installed  ## tests of training and export
+	$(FULL)/python -m pytest $(FULL_TESTS)
+
+lint: .venv/.installed  ## style, types, dependency direction
+	$(FULL)/ruff check .
+	$(FULL)/ruff format --check .
+	$(FULL)/mypy model export server clients protos/generate.py tests
+	$(FULL)/lint-imports --no-cache
+
+serve: .venv-server/.installed  ## serve the built-in model on ports 50051 and 8080
+	$(SERVER)/dragoman serve
+
+pipeline: .venv/.installed  ## generated task: train, export, verify, serve, translate, compare
+	$(FULL)/python tests/pipeline.py
+
+model: .venv/.installed  ## build the corpus and train and export the built-in model (about two hours)
+	$(FULL)/dragoman corpus build --pair en-de --out build/corpus/en-de
+	$(FULL)/dragoman train --recipe model/recipes/en-de-small.toml --data build/corpus/en-de --out build/runs/en-de
+	$(FULL)/dragoman export --checkpoint build/runs/en-de --precision int8 --name en-de \
+	  --data build/corpus/en-de/test.gnomehelp.tsv --out server/dragoman/server/models/en-de
+
+proto: .venv-proto/.installed  ## regenerate the gRPC code
+	PATH=$(CURDIR)/$(PROTO):$$PATH $(PROTO)/python protos/generate.py
+
+clean:  ## remove environments and everything built
+	rm -rf .venv .venv-server .venv-proto build dist
+
+.venv-server/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-server
+	$(SERVER)/$(PIP_INSTALL) --upgrade pip
+	$(SERVER)/$(PIP_INSTALL) --editable '.[server]'
+	touch $@
+
+.venv-server/.dev: .venv-server/.installed
+	$(SERVER)/$(PIP_INSTALL) --group dev
+	touch $@
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(FULL)/$(PIP_INSTALL) --upgrade pip
+	$(FULL)/$(PIP_INSTALL) '$(TORCH)'
+	$(FULL)/$(PIP_INSTALL) --group dev --editable '.[server,train,export]'
+	touch $@
+
+.venv-proto/.installed:
+	$(PYTHON) -m venv .venv-proto
+	$(PROTO)/pip install --quiet grpcio-tools==1.73.1 mypy-protobuf==3.7.0 'setuptools<81'
+	touch $@

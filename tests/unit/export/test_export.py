@@ -1,0 +1,252 @@
+"""Export and its gate: graphs agree with PyTorch, and planted faults do not get through."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from dragoman.export import bundle
+from dragoman.export.bundle import load_manifest
+from dragoman.export.decode import BundleSession
+from dragoman.export.errors import ExportError, VerificationError
+from dragoman.export.verify import require, verify
+from dragoman.export.write import write_bundle
+from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.config import ModelConfig
+from dragoman.model.generated import examples
+from dragoman.model.search import greedy
+from dragoman.model.tokenizer import train_tokenizer
+from dragoman.model.transformer import Transformer
+
+NORMS: tuple[Literal["pre", "post"], ...] = ("pre", "post")
+
+
+def make_checkpoint(norm_position: Literal["pre", "post"]) -> Checkpoint:
+    sample = itertools.islice(examples(seed=3), 500)
+    tokenizer = train_tokenizer((text for e in sample for text in (e.source, e.target)), 330)
+    torch.manual_seed(4)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        d_model=32,
+        d_ff=64,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        norm_position=norm_position,
+        max_source_tokens=70,
+        max_target_tokens=24,
+    )
+    model = Transformer(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # larger weights: attention far from uniform, varied texts
+            if parameter.dim() > 1:
+                parameter.mul_(2.5)
+    return Checkpoint(Path(), model, tokenizer, "en", "de", 0)
+
+
+@pytest.fixture(scope="module", params=NORMS)
+def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
+    return make_checkpoint(request.param)
+
+
+@pytest.fixture(scope="module")
+def fp32(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fp32") / "bundle"
+    write_bundle(checkpoint, out, name="b", precision="fp32", verify=None)
+    return out
+
+
+@pytest.fixture(scope="module")
+def int8(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("int8") / "bundle"
+    write_bundle(checkpoint, out, name="b", precision="int8", verify=None)
+    return out
+
+
+def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]]:
+    generator = np.random.default_rng(0)
+    size, eos = checkpoint.model.config.vocab_size, checkpoint.tokenizer.special.eos
+    return [[*generator.integers(4, size, n - 1).tolist(), eos] for n in lengths]
+
+
+def test_verification_passes(checkpoint: Checkpoint, fp32: Path) -> None:
+    """Logits within the tolerance, 200 texts equal to PyTorch's, batched equals alone."""
+    report = verify(fp32, checkpoint, None)
+
+    assert report.problems == ()
+    assert report.sentences == 200
+    assert report.identical + report.ties == 200
+    assert report.max_logit_difference < 1e-3
+
+
+def test_texts_are_varied(checkpoint: Checkpoint, fp32: Path) -> None:
+    """Equality of texts would prove nothing if they were all the same."""
+    sources = random_sources(checkpoint, [3, 9, 20, 40])
+    found = BundleSession(fp32).greedy(sources, [20] * 4)
+
+    assert len({tuple(ids) for ids in found}) == 4
+    assert all(len(set(ids)) > 2 for ids in found)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize("length", [1, 2, 7, 63, 64, 65, 70])
+def test_no_size_is_baked_in(checkpoint: Checkpoint, fp32: Path, batch: int, length: int) -> None:
+    """Both graphs run at sizes other than the example's and give PyTorch's texts."""
+    sources = random_sources(checkpoint, [length] * batch)
+    limits = [8] * batch
+
+    expected = greedy(checkpoint.model, sources, limits, checkpoint.tokenizer.special)
+    assert BundleSession(fp32).greedy(sources, limits) == expected
+
+
+def test_int8_rows_do_not_depend_on_the_batch(checkpoint: Checkpoint, int8: Path) -> None:
+    """Each activation row has its own scale: logits of a batch equal those alone, to the bit."""
+    session = BundleSession(int8)
+    sources = random_sources(checkpoint, [12, 12, 12])
+    tokens, lengths = np.array([[5, 6]] * 3), np.zeros(3, np.int64)
+    encoded, caches = session.encode(sources), session.empty_caches(3, 4)
+    _, together, _ = session.step(tokens, lengths, caches, encoded)
+    alone = session.encode(sources[:1])
+    _, single, _ = session.step(tokens[:1], lengths[:1], session.empty_caches(1, 4), alone)
+
+    np.testing.assert_array_equal(together[:1], single)
+
+
+def test_int8_is_close_and_smaller(checkpoint: Checkpoint, fp32: Path, int8: Path) -> None:
+    """Cross-attention keys differ by a few percent of their spread; matrices are stored in 8 bits."""
+    sources = random_sources(checkpoint, [12])
+    exact, near = (BundleSession(folder).encode(sources)["cross_key.0"] for folder in (fp32, int8))
+
+    assert 0 < np.abs(exact - near).max() < 0.2 * exact.std() * 4
+    assert (int8 / bundle.DECODER).stat().st_size < 0.6 * (fp32 / bundle.DECODER).stat().st_size
+
+
+def test_the_cache_is_written_by_standard_operators(fp32: Path) -> None:
+    """One TensorScatter per cache tensor, one Attention per attention layer, with one output each."""
+    nodes = onnx.load(fp32 / bundle.DECODER).graph.node
+    attention = [node for node in nodes if node.op_type == "Attention"]
+
+    assert sum(node.op_type == "TensorScatter" for node in nodes) == 4
+    assert len(attention) == 4
+    assert all(len(node.output) == 1 for node in attention)
+    assert {node.domain for node in nodes} == {""}
+
+
+def test_names_and_axes_are_those_of_the_contract(fp32: Path) -> None:
+    """Inputs and outputs of both graphs are what the bundle module documents."""
+    decoder = onnx.load(fp32 / bundle.DECODER).graph
+    inputs = {i.name: [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in decoder.input}
+
+    assert inputs["input_ids"] == ["batch", "new"]
+    assert inputs["cache_lengths"] == ["batch"]
+    assert inputs["self_key.1"] == ["batch", 4, "cache", 8]
+    assert inputs["cross_value.0"] == ["batch", 4, "source", 8]
+    assert [o.name for o in decoder.output][:2] == ["next_ids", "logits"]
+
+
+def plant(fp32: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto], None]) -> Path:
+    """Copy a bundle with a changed graph and a manifest that matches it."""
+    out.mkdir()
+    for name in bundle.FILES:
+        (out / name).write_bytes((fp32 / name).read_bytes())
+    model = onnx.load(out / graph)
+    change(model)
+    onnx.save(model, out / graph)
+    manifest = json.loads((fp32 / bundle.MANIFEST).read_text())
+    manifest["sha256"][graph] = bundle.file_sha256(out / graph)
+    (out / bundle.MANIFEST).write_text(json.dumps(manifest))
+    return out
+
+
+def ignore_padding(model: onnx.ModelProto) -> None:
+    """Let the encoder attend to padding."""
+    for node in model.graph.node:
+        if node.op_type == "Attention":
+            del node.input[3:]
+
+
+def swap_heads(model: onnx.ModelProto) -> None:
+    """Exchange the first two heads of a projection of 32 columns."""
+    for tensor in model.graph.initializer:
+        if list(tensor.dims) == [32, 32]:
+            values = onnx.numpy_helper.to_array(tensor).copy()
+            values[:, :16] = np.concatenate([values[:, 8:16], values[:, :8]], axis=1)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            return
+
+
+def shift_positions(model: onnx.ModelProto) -> None:
+    """Start the positions at 1."""
+    for tensor in model.graph.initializer:
+        if list(tensor.dims) == [70, 32]:
+            values = np.roll(onnx.numpy_helper.to_array(tensor), -1, axis=0)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+
+
+def allow_reserved_ids(model: onnx.ModelProto) -> None:
+    """Unmask pad, unknown and start."""
+    for tensor in model.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and np.isneginf(values).any():
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.zeros_like(values), tensor.name))
+
+
+@pytest.mark.parametrize(
+    ("graph", "fault"),
+    [
+        (bundle.ENCODER, ignore_padding),
+        (bundle.ENCODER, swap_heads),
+        (bundle.DECODER, swap_heads),
+        (bundle.ENCODER, shift_positions),
+        (bundle.DECODER, shift_positions),
+        (bundle.DECODER, allow_reserved_ids),
+    ],
+)
+def test_planted_fault_is_caught(
+    checkpoint: Checkpoint, fp32: Path, tmp_path: Path, graph: str, fault: Callable[[onnx.ModelProto], None]
+) -> None:
+    """Verification refuses a bundle with a wrong mask, head, position or vocabulary mask."""
+    broken = plant(fp32, tmp_path / "broken", graph, fault)
+    report = verify(broken, checkpoint, None)
+
+    assert report.problems
+    with pytest.raises(VerificationError):
+        require(report)
+
+
+def test_refused_bundle_is_not_written(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """A bundle that fails its verification leaves nothing behind, and an older one stays."""
+
+    def refuse(_: Path) -> dict[str, Any]:
+        raise VerificationError("no")
+
+    out = tmp_path / "bundle"
+    with pytest.raises(VerificationError):
+        write_bundle(checkpoint, out, name="b", precision="fp32", verify=refuse)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_no_bundle_is_not_replaced(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Someone's files are not deleted by a mistyped --out."""
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ExportError, match="exists and is not a bundle"):
+        write_bundle(checkpoint, tmp_path / "photos", name="b", precision="fp32", verify=None)
+
+
+def test_manifest_describes_the_model(checkpoint: Checkpoint, int8: Path) -> None:
+    """Shape, limits and devices come from the checkpoint and the precision."""
+    manifest = load_manifest(int8)
+
+    assert (manifest.precision, manifest.devices) == ("int8", ("cpu",))
+    assert (manifest.shape.num_heads, manifest.shape.head_dim, manifest.shape.num_decoder_layers) == (4, 8, 2)
+    assert manifest.limits.max_target_tokens == 24
+    assert manifest.model["d_ff"] == 64

@@ -1,0 +1,246 @@
+"""Data order, loss, schedule, checkpoints, and a resumed run that equals an uninterrupted one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.model.checkpoint import latest_checkpoint, load_checkpoint, load_training_state
+from dragoman.model.config import ModelConfig, Recipe, Stage, TrainConfig
+from dragoman.model.data import Example, batches_of_epoch, collate, read_pairs, tokenize_pairs
+from dragoman.model.data import Pair
+from dragoman.model.errors import CheckpointError, ConfigError, DataError, TrainingError
+from dragoman.model.generated import examples
+from dragoman.model.loss import label_smoothed_loss
+from dragoman.model.schedule import inverse_square_root
+from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.train import Trainer
+from dragoman.model.transformer import Transformer
+
+PAIRS = [Pair(e.source, e.target) for e in itertools.islice(examples(seed=3), 400)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer((text for pair in PAIRS for text in (pair.source, pair.target)), 330)
+
+
+def make_trainer(tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5) -> Trainer:
+    torch.manual_seed(seed)
+    config = ModelConfig(
+        vocab_size=tokenizer.vocab_size,
+        d_model=16,
+        d_ff=32,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        dropout=0.1,
+        max_source_tokens=64,
+        max_target_tokens=64,
+    )
+    training = TrainConfig(batch_tokens=300, warmup_steps=10, max_steps=steps, seed=seed)
+    data = tokenize_pairs(PAIRS, tokenizer)
+    model = Transformer(config)
+    return Trainer(model, tokenizer, training, training=data[20:], validation=data[:20], run=run, languages=("en", "de"))
+
+
+def test_resumed_run_equals_uninterrupted_run(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Weights after 4 + 5 steps equal those after 9, bit for bit, dropout included."""
+    whole = make_trainer(tokenizer, tmp_path / "whole", steps=9)
+    whole.train()
+    make_trainer(tokenizer, tmp_path / "parts", steps=4).train()
+    resumed = make_trainer(tokenizer, tmp_path / "parts", steps=9, seed=5)
+    folder = latest_checkpoint(tmp_path / "parts")
+    assert folder is not None
+    resumed.model.load_state_dict(load_checkpoint(folder).model.state_dict())
+    resumed.restore(load_training_state(folder))
+    resumed.train()
+
+    expected = whole.model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.model.state_dict().items())
+
+
+def test_training_lowers_the_loss(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A few dozen updates help, and the log says so."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=60)
+    before = trainer.validation_loss()
+    trainer.train()
+
+    assert trainer.validation_loss() < 0.9 * before
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert entries[-1]["step"] == 60
+
+
+def test_interrupted_training_saves(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C keeps the steps done so far."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=50)
+    update = trainer._update
+
+    def interrupted(batch: list[Example]) -> tuple[float, int]:
+        if trainer.progress.step == 3:
+            raise KeyboardInterrupt
+        return update(batch)
+
+    monkeypatch.setattr(trainer, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+
+    assert load_checkpoint(tmp_path).step == 3
+
+
+def test_loss_that_is_not_finite_stops_training(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The message names the step; the last checkpoint stays usable."""
+    make_trainer(tokenizer, tmp_path, steps=2).train()
+    trainer = make_trainer(tokenizer, tmp_path, steps=9)
+    with torch.no_grad():
+        trainer.model.embedding.tokens.weight.fill_(float("nan"))
+    with pytest.raises(TrainingError, match="loss is nan at step 1"):
+        trainer.train()
+
+    assert load_checkpoint(tmp_path).step == 2
+
+
+def test_stages_go_from_short_to_long(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A stage trains on pairs within its limit only, and ends after its minutes."""
+    ticks = itertools.count()
+    trainer = make_trainer(tokenizer, tmp_path, steps=12)
+    stages = (Stage(max_pieces=15, minutes=0.1), Stage(max_pieces=64))
+    config = TrainConfig(batch_tokens=300, max_steps=12, checkpoint_minutes=9, stages=stages)
+    seen: list[int] = []
+    trainer = Trainer(
+        trainer.model, tokenizer, config, training=trainer.training, validation=[], run=tmp_path,
+        languages=("en", "de"), clock=lambda: float(next(ticks)),
+    )  # fmt: skip
+    update = trainer._update
+
+    def spy(batch: list[Example]) -> tuple[float, int]:
+        seen.append(max(e.length for e in batch))
+        return update(batch)
+
+    trainer._update = spy  # type: ignore[method-assign,assignment]
+    trainer.train()
+
+    assert max(seen[:6]) <= 15
+    assert max(seen[6:]) > 15
+
+
+def test_a_stage_that_no_pair_fits_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Instead of looping over nothing."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=1)
+    config = TrainConfig(max_steps=1, stages=(Stage(max_pieces=2),))
+    with pytest.raises(TrainingError, match="no training pair has at most 2 pieces"):
+        Trainer(
+            trainer.model, tokenizer, config, training=trainer.training, validation=[], run=tmp_path,
+            languages=("en", "de"),
+        )  # fmt: skip
+
+
+def test_loss_equals_the_formula() -> None:
+    """(1 - s) * nll + s * mean over the vocabulary of -log p."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(5, 11), torch.tensor([0, 3, 10, 7, 7])
+    log_p = logits.log_softmax(-1)
+    expected = -(0.9 * log_p[torch.arange(5), labels] + 0.1 * log_p.mean(-1)).mean()
+
+    torch.testing.assert_close(label_smoothed_loss(logits, labels, 0.1), expected)
+
+
+def test_schedule_rises_then_falls() -> None:
+    """Linear to the peak, then 1 / sqrt(step)."""
+    rate = [inverse_square_root(step, peak=2.0, warmup_steps=4) for step in (1, 2, 4, 16)]
+
+    assert rate == pytest.approx([0.5, 1.0, 2.0, 1.0])
+
+
+def test_batches_cover_each_example_once_within_the_budget() -> None:
+    """Nothing is lost or repeated in an epoch; padded tokens stay within the limit."""
+    data = [Example((4,) * (1 + i % 17), (5,) * (1 + i % 13)) for i in range(200)]
+    batches = batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=0)
+
+    assert sorted(i for batch in batches for i in batch) == [i for i, e in enumerate(data) if e.length <= 15]
+    assert all(len(batch) * max(data[i].length for i in batch) <= 60 for batch in batches)
+    assert batches == batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=0)
+    assert batches != batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=1)
+
+
+def test_collate_shifts_the_target() -> None:
+    """The decoder reads the start token and predicts the first one; padding fills the rest."""
+    batch = collate([Example((7, 3), (8, 9, 3)), Example((7, 7, 7, 3), (8, 3))], pad=0, start=2)
+
+    assert batch.source_ids.tolist() == [[7, 3, 0, 0], [7, 7, 7, 3]]
+    assert batch.source_lengths.tolist() == [2, 4]
+    assert batch.target_in.tolist() == [[2, 8, 9], [2, 8, 0]]
+    assert batch.target_out.tolist() == [[8, 9, 3], [8, 3, 0]]
+
+
+def test_bad_lines_are_reported_together(tmp_path: Path) -> None:
+    """File, line numbers and the expected form are named."""
+    path = tmp_path / "train.tsv"
+    path.write_text("a\tb\nno tab\n\tempty source\nc\td\torigin\n", "utf-8")
+    with pytest.raises(DataError, match=r"train\.tsv: line 2: 1 column\(s\); line 3: empty side") as error:
+        read_pairs(path)
+
+    assert "source<TAB>target" in str(error.value)
+
+
+def test_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    """The message says which folder and what to give."""
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+def test_damaged_checkpoint_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A truncated weight file is an error, not a crash."""
+    make_trainer(tokenizer, tmp_path, steps=1).train()
+    weights = next(tmp_path.glob("checkpoint-*/model.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_failed_save_keeps_the_old_checkpoint(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk while writing leaves the previous checkpoint and no half one."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=1)
+    trainer.train()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dragoman.model.checkpoint.torch.save", full)
+    trainer = make_trainer(tokenizer, tmp_path, steps=2)
+    with pytest.raises(CheckpointError, match="No space left"):
+        trainer.train()
+
+    assert load_checkpoint(tmp_path).step == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-00000001", "log.jsonl"]
+
+
+def test_configuration_reports_all_problems_at_once() -> None:
+    """Every wrong setting is named in one message."""
+    with pytest.raises(ConfigError) as error:
+        ModelConfig(vocab_size=100, d_model=30, num_heads=4, dropout=1.5)
+
+    assert "not a multiple of num_heads 4" in str(error.value)
+    assert "dropout is 1.5" in str(error.value)
+
+
+def test_unknown_setting_in_a_recipe_is_refused(tmp_path: Path) -> None:
+    """A misspelt key is an error that lists the allowed ones."""
+    path = tmp_path / "r.toml"
+    path.write_text('[languages]\nsource = "en"\ntarget = "de"\n[training]\nmax_step = 3\n')
+    with pytest.raises(ConfigError, match=r"unknown training setting \['max_step'\].*max_steps"):
+        Recipe.load(path)
+
+
+@pytest.mark.parametrize("name", ["numbers", "en-de-small"])
+def test_shipped_recipes_load(name: str) -> None:
+    """The recipes in the repository are valid."""
+    recipe = Recipe.load(Path(__file__).parents[3] / "model" / "recipes" / f"{name}.toml")
+
+    assert (recipe.source_language, recipe.target_language) == ("en", "de")

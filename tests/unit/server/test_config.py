@@ -1,0 +1,122 @@
+import argparse
+from collections.abc import Mapping
+from dataclasses import fields
+
+import pytest
+
+from dragoman.server.config import DEFAULT_BUNDLE, ServerConfig, add_arguments, from_arguments
+from dragoman.server.errors import StartupError
+
+NO_ENVIRONMENT: Mapping[str, str] = {}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser
+
+
+def configure(*flags: str, environment: Mapping[str, str] = NO_ENVIRONMENT) -> ServerConfig:
+    return from_arguments(parser().parse_args(flags), environment)
+
+
+def test_defaults_are_valid_and_stay_on_this_machine() -> None:
+    """Without any setting the server listens on loopback only, with the bundle of the package."""
+    config = configure()
+
+    assert config == ServerConfig()
+    assert (config.host, config.port, config.http_port) == ("127.0.0.1", 50051, 8080)
+    assert config.model == str(DEFAULT_BUNDLE)
+
+
+def test_a_flag_wins_over_its_variable_and_that_over_the_default() -> None:
+    """Every setting has the same three places, in this order."""
+    environment = {"DRAGOMAN_MAX_ROWS": "8", "DRAGOMAN_THREADS": "3"}
+
+    config = configure("--max-rows", "4", environment=environment)
+
+    assert (config.max_rows, config.threads, config.encode_tokens) == (4, 3, 2048)
+
+
+@pytest.mark.parametrize("name", [option.name for option in fields(ServerConfig)])
+def test_every_field_has_a_flag_a_variable_and_help(name: str) -> None:
+    """One field is one flag is one variable, and the help names the variable."""
+    text = parser().format_help()
+
+    assert f"--{name.replace('_', '-')} " in text
+    assert f"DRAGOMAN_{name.upper()}," in "".join(text.split())
+
+
+def test_values_get_the_type_of_their_field() -> None:
+    """Numbers are numbers, whole or not, wherever they come from."""
+    config = configure("--drain-delay-s", "2.5", environment={"DRAGOMAN_PORT": "0", "DRAGOMAN_DRAIN_TIMEOUT_S": "7"})
+
+    assert (config.drain_delay_s, config.port, config.drain_timeout_s) == (2.5, 0, 7.0)
+
+
+def test_every_unreadable_value_is_reported_with_the_name_that_was_used() -> None:
+    """One start tells all that has to be corrected, and where."""
+    environment = {"DRAGOMAN_MAX_ROWS": "many", "DRAGOMAN_HTTP_PORT": "", "DRAGOMAN_DRAIN_DELAY_S": "soon"}
+
+    with pytest.raises(StartupError) as caught:
+        configure("--port", "1e3", environment=environment)
+
+    message = str(caught.value)
+    assert "--port is '1e3'; it must be a whole number" in message
+    assert "DRAGOMAN_MAX_ROWS is 'many'; it must be a whole number" in message
+    assert "DRAGOMAN_HTTP_PORT is ''; it must be a whole number" in message
+    assert "DRAGOMAN_DRAIN_DELAY_S is 'soon'; it must be a number" in message
+
+
+def test_every_value_out_of_range_is_reported() -> None:
+    """All ranges are checked, not only up to the first problem."""
+    with pytest.raises(StartupError) as caught:
+        ServerConfig(
+            max_rows=0,
+            encode_tokens=-1,
+            max_message_bytes=0,
+            threads=-2,
+            drain_delay_s=-0.5,
+            port=65536,
+            http_port=-1,
+            device="tpu",
+            log_format="xml",
+            log_level="loud",
+        )
+
+    message = str(caught.value)
+    for problem in (
+        "max_rows is 0; it must be at least 1",
+        "encode_tokens is -1; it must be at least 1",
+        "max_message_bytes is 0; it must be at least 1",
+        "threads is -2; it must be finite and not negative",
+        "drain_delay_s is -0.5; ",
+        "port is 65536; ports are 0 to 65535",
+        "http_port is -1; ports are 0 to 65535",
+        "device is 'tpu'; choose one of ['auto', 'cpu']",
+        "log_format is 'xml'; choose one of ['text', 'json']",
+        "log_level is 'loud'; choose one of",
+    ):
+        assert problem in message
+
+
+@pytest.mark.parametrize("name", ["drain_delay_s", "drain_timeout_s"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_times_have_to_be_finite(name: str, value: str) -> None:
+    """A drain that never ends, or a time that is no number, is found at the start and not at SIGTERM."""
+    with pytest.raises(StartupError, match=f"{name} is {value}"):
+        configure(f"--{name.replace('_', '-')}", value)
+
+
+def test_a_full_call_has_to_fit_into_the_queue() -> None:
+    """A call of max_texts that could never be accepted is a mistake of the configuration."""
+    with pytest.raises(StartupError, match="max_texts is 10 but max_queued_texts only 9"):
+        ServerConfig(max_texts=10, max_queued_texts=9)
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    """Smallest and largest values are in range."""
+    ServerConfig(
+        port=0, http_port=65535, max_rows=1, encode_tokens=1, max_texts=1, max_queued_texts=1, max_message_bytes=1,
+        threads=0, drain_delay_s=0.0, drain_timeout_s=0.0,
+    )  # fmt: skip

@@ -1,0 +1,34 @@
+import numpy as np
+
+from dragoman.server.search import greedy
+
+EOS = 3
+
+
+def test_a_row_goes_on_until_eos_or_its_own_limit() -> None:
+    """Each row is judged by its own token, count and limit."""
+    tokens = np.array([7, EOS, 7, 7], np.int64)
+    generated = np.array([1, 5, 9, 10], np.int64)
+    limits = np.array([10, 10, 10, 10], np.int64)
+
+    verdict = greedy(tokens, generated, limits, EOS)
+
+    assert verdict.tokens.tolist() == [7, EOS, 7, 7]
+    assert verdict.eos.tolist() == [False, True, False, False]
+    assert verdict.length.tolist() == [False, False, False, True]
+    assert verdict.ended.tolist() == [False, True, False, True]
+
+
+def test_eos_as_the_last_token_allowed_is_an_end_by_the_model() -> None:
+    """A text that is complete at its limit was not cut."""
+    verdict = greedy(np.array([EOS], np.int64), np.array([4], np.int64), np.array([4], np.int64), EOS)
+
+    assert verdict.eos.tolist() == [True]
+    assert verdict.length.tolist() == [False]
+
+
+def test_no_rows_are_no_verdict() -> None:
+    """An empty step is allowed."""
+    nothing = np.zeros(0, np.int64)
+
+    assert greedy(nothing, nothing, nothing, EOS).ended.tolist() == []

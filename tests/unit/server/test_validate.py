@@ -1,0 +1,165 @@
+from pathlib import Path
+
+import pytest
+
+from dragoman.export import bundle
+from dragoman.export.bundle import Manifest
+from dragoman.model.tokenizer import Tokenizer
+from dragoman.server import validate
+from dragoman.server.errors import InvalidArgument, ModelNotFound
+from dragoman.server.validate import Source
+from dragoman.v1 import translation_pb2 as pb
+
+BUNDLE = Path(__file__).parents[2] / "data" / "tiny-v1"
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return bundle.load_manifest(BUNDLE)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(manifest: Manifest) -> Tokenizer:
+    return Tokenizer.load(BUNDLE / bundle.TOKENIZER, manifest.special)
+
+
+def tokenize(tokenizer: Tokenizer, manifest: Manifest, *texts: str, max_new_tokens: int = 0) -> list[Source]:
+    fields = [f"texts[{index}]" for index in range(len(texts))]
+    options = pb.DecodingOptions(max_new_tokens=max_new_tokens)
+    return validate.tokenize(texts, fields, options, tokenizer, manifest)
+
+
+def text_of(tokenizer: Tokenizer, tokens: int) -> str:
+    """Return a text of exactly so many tokens, EOS not included."""
+    text = "one"
+    while len(tokenizer.encode(text)) - 1 < tokens:
+        text += " one" if len(tokenizer.encode(text + " one")) - 1 <= tokens else "."
+    assert len(tokenizer.encode(text)) - 1 == tokens
+    return text
+
+
+@pytest.mark.parametrize("name", ["", "tiny"])
+def test_the_models_name_and_none_are_accepted(manifest: Manifest, name: str) -> None:
+    """Empty means the default model."""
+    validate.check_model(name, manifest)
+
+
+def test_another_model_is_not_found(manifest: Manifest) -> None:
+    """The message names what was asked for and what is there."""
+    with pytest.raises(ModelNotFound, match="'huge' is not loaded; this server has 'tiny'"):
+        validate.check_model("huge", manifest)
+
+
+def test_a_very_long_value_is_shown_in_part(manifest: Manifest) -> None:
+    """A message stays readable, and small enough for a gRPC header, whatever was sent."""
+    with pytest.raises(ModelNotFound) as caught:
+        validate.check_model("x" * 100_000, manifest)
+
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("pair", [("", ""), ("en", "de"), ("en-US", "de-AT"), ("EN", "De"), ("en-us", "")])
+def test_the_models_languages_and_their_variants_are_accepted(manifest: Manifest, pair: tuple[str, str]) -> None:
+    """Tags compare without case, and a variant is understood by a model of the language."""
+    validate.check_languages(*pair, manifest)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "field", "value"),
+    [
+        ("fr", "de", "source_language", "'fr'"),
+        ("de", "en", "source_language", "'de'"),
+        ("en", "fr", "target_language", "'fr'"),
+        ("eng", "de", "source_language", "'eng'"),
+        ("en", "d", "target_language", "'d'"),
+    ],
+)
+def test_another_language_is_refused(manifest: Manifest, source: str, target: str, field: str, value: str) -> None:
+    """The error names the field, the value and what the model does."""
+    with pytest.raises(InvalidArgument) as caught:
+        validate.check_languages(source, target, manifest)
+
+    assert caught.value.field == field
+    assert f"{value} is not supported" in caught.value.problem
+    assert "'en' to 'de'" in caught.value.problem
+
+
+def test_only_plain_text_is_accepted() -> None:
+    """Markup would be translated as if it were text."""
+    validate.check_mime_type("")
+    validate.check_mime_type("text/plain")
+    with pytest.raises(InvalidArgument, match="mime_type: 'text/html' is not supported; use 'text/plain'") as caught:
+        validate.check_mime_type("text/html")
+
+    assert caught.value.field == "mime_type"
+
+
+def test_the_number_of_texts_is_limited() -> None:
+    """None at all and too many are refused, with the count and the limit."""
+    validate.check_texts(["one"] * 3, max_texts=3)
+    with pytest.raises(InvalidArgument, match="texts: the list is empty"):
+        validate.check_texts([], max_texts=3)
+    with pytest.raises(InvalidArgument, match="texts: 4 texts were sent, the limit is 3") as caught:
+        validate.check_texts(["one"] * 4, max_texts=3)
+
+    assert caught.value.field == "texts"
+
+
+def test_texts_become_tokens_in_their_order(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """Each text has its ids, EOS last, and its own default limit."""
+    short, long = tokenize(tokenizer, manifest, "one", "one hundred twenty-three thousand four hundred fifty-six")
+
+    assert short.ids == tokenizer.encode("one")
+    assert short.ids[-1] == manifest.special.eos
+    assert short.tokens == len(short.ids) - 1
+    assert short.max_new_tokens == 2 * len(short.ids) + 16
+    assert long.max_new_tokens == 2 * len(long.ids) + 16
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n", "\t\r\n", "\u200b", "\u00a0\u2003", "\x00", "\ufeff \u2028", "\u200b\n\u200d"])
+def test_blank_texts_have_no_tokens(tokenizer: Tokenizer, manifest: Manifest, text: str) -> None:
+    """White space, control and zero-width characters alone never reach the engine."""
+    [source] = tokenize(tokenizer, manifest, text)
+
+    assert list(source.ids) == []
+    assert source.tokens == 0
+
+
+@pytest.mark.parametrize("text", ["a", ".", "\u0301", "\U0001f600", "\ue000", "\U000e01ef", "\u200bone", "\U00031350"])
+def test_everything_else_is_not_blank(text: str) -> None:
+    """Characters that this Python's Unicode tables do not know are characters all the same."""
+    assert not validate.is_blank(text)
+
+
+@pytest.mark.parametrize("text", ["</s>", "<s>", "<pad>", "<unk>", "\u2581", "__de__", "one</s>two", "a\u2581b", "one\x00two"])
+def test_user_text_is_data(tokenizer: Tokenizer, manifest: Manifest, text: str) -> None:
+    """What looks like a special token is plain characters: one EOS, at the end, and no other special id."""
+    special = manifest.special
+
+    [source] = tokenize(tokenizer, manifest, text)
+
+    assert source.ids[-1] == special.eos
+    assert not {special.pad, special.unk, special.start, special.eos} & set(source.ids[:-1])
+    assert tokenizer.decode(source.ids[:-1]).replace("\x00", "") == text.replace("\x00", "")
+
+
+def test_the_longest_text_is_accepted_and_one_token_more_is_not(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """The limit counts tokens without EOS, as the message and GetModel do."""
+    [source] = tokenize(tokenizer, manifest, text_of(tokenizer, 127))
+    with pytest.raises(InvalidArgument) as caught:
+        tokenize(tokenizer, manifest, "one", text_of(tokenizer, 128))
+
+    assert source.tokens == 127
+    assert caught.value.field == "texts[1]"
+    assert "128 tokens, the limit is 127" in caught.value.problem
+
+
+def test_max_new_tokens_is_used_as_given_up_to_the_models_limit(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """0 means the default; the limit itself is allowed."""
+    [own] = tokenize(tokenizer, manifest, "one", max_new_tokens=5)
+    [largest] = tokenize(tokenizer, manifest, "one", max_new_tokens=128)
+    with pytest.raises(InvalidArgument, match="129 is more than the model's 128") as caught:
+        tokenize(tokenizer, manifest, "one", max_new_tokens=129)
+
+    assert (own.max_new_tokens, largest.max_new_tokens) == (5, 128)
+    assert caught.value.field == "options.max_new_tokens"
