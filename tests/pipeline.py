@@ -41,19 +41,34 @@ class Result:
 def run_pipeline(work: Path, *, recipe: Path = RECIPE, sentences: int = 200, train: int = 50_000) -> Result:
     """Run all steps below `work`; raises CalledProcessError if one fails."""
     corpus, run, bundle = work / "corpus", work / "run", work / "bundle"
-    _dragoman("corpus", "generate", "--out", corpus, "--train", train, "--valid", 300, "--test", 1000, "--seed", 1, "--kinds", "number")
+    _dragoman(
+        "corpus",
+        "generate",
+        "--out",
+        corpus,
+        "--train",
+        train,
+        "--valid",
+        300,
+        "--test",
+        1000,
+        "--seed",
+        1,
+        "--kinds",
+        "number",
+    )
     _dragoman("train", "--recipe", recipe, "--data", corpus, "--out", run)
     _dragoman("export", "--checkpoint", run, "--out", bundle, "--name", "numbers", "--data", corpus / "test.tsv")
     _dragoman("verify", bundle, "--checkpoint", run, "--data", corpus / "test.tsv")
     pairs = [line.split("\t")[:2] for line in (corpus / "test.tsv").read_text("utf-8").splitlines()[:sentences]]
     (work / "sources.txt").write_text("".join(f"{source}\n" for source, _ in pairs), "utf-8")
     with _server(bundle) as address:
-        _dragoman("translate", "--server", address, "--file", work / "sources.txt", "--output", work / "translations.txt")
+        _dragoman(
+            "translate", "--server", address, "--file", work / "sources.txt", "--output", work / "translations.txt"
+        )
     translations = (work / "translations.txt").read_text("utf-8").splitlines()
     wrong = [
-        (source, found, right)
-        for (source, right), found in zip(pairs, translations, strict=True)
-        if found != right
+        (source, found, right) for (source, right), found in zip(pairs, translations, strict=True) if found != right
     ]
     return Result(len(pairs), len(pairs) - len(wrong), tuple(wrong))
 
@@ -93,7 +108,9 @@ def main() -> int:
         result = run_pipeline(arguments.work or Path(scratch))
     for source, found, right in result.wrong:
         print(f"wrong: {source!r} -> {found!r}, right is {right!r}")
-    print(f"{result.exact} of {result.sentences} exact ({result.exact / result.sentences:.1%}), required {REQUIRED:.0%}")
+    print(
+        f"{result.exact} of {result.sentences} exact ({result.exact / result.sentences:.1%}), required {REQUIRED:.0%}"
+    )
     return 0 if result.exact >= REQUIRED * result.sentences else 1
 
 

@@ -112,7 +112,7 @@ def _streamed(client: TranslationClient) -> None:
 
 def _metrics(address: str) -> None:
     """Print count and mean of the main histograms."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:  # noqa: S310  # our own server
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:  # our own server
         lines = response.read().decode().splitlines()
     values: dict[str, float] = {}
     for line in lines:
@@ -133,7 +133,9 @@ def _metrics(address: str) -> None:
         mean = values[f"dragoman_{name}_sum"] / count
         shown = f"{mean * 1e3:8.2f} ms" if name.endswith("seconds") else f"{mean:8.2f} rows"
         print(f"  {name:<30} {count:6.0f} times, mean {shown}")
-    print(f"  tokens in {values['dragoman_source_tokens_total']:.0f}, out {values['dragoman_target_tokens_total']:.0f}\n")
+    print(
+        f"  tokens in {values['dragoman_source_tokens_total']:.0f}, out {values['dragoman_target_tokens_total']:.0f}\n"
+    )
 
 
 if __name__ == "__main__":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fakes.clock import FakeClock
+from fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
+
 from dragoman.export.bundle import Limits, Shape
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.metrics import Metrics
 from dragoman.server.request import Row, RowStatus, Times
-from fakes.clock import FakeClock
-from fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
 
 SHAPE = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=1)
 LIMITS = Limits(max_source_tokens=48, max_target_tokens=40)

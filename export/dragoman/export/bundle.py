@@ -149,9 +149,7 @@ def load_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{folder} is not a bundle: cannot read {MANIFEST}: {error}") from error
     found = content.get("format_version") if isinstance(content, dict) else None
     if found != FORMAT_VERSION:
-        raise BundleError(
-            f"{folder} has bundle format {found}; this version reads {FORMAT_VERSION}. Export it again"
-        )
+        raise BundleError(f"{folder} has bundle format {found}; this version reads {FORMAT_VERSION}. Export it again")
     try:
         manifest = _manifest_from(content)
     except (KeyError, TypeError, ValueError) as error:

@@ -32,6 +32,7 @@ class BundleSession:
         self.manifest: Manifest = bundle.load_manifest(folder)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # out-of-place caches are meant here, not worth a warning
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # small steps, often shared CPUs
         providers = ["CPUExecutionProvider"]
         self._encoder = onnxruntime.InferenceSession(folder / bundle.ENCODER, options, providers)
         self._decoder = onnxruntime.InferenceSession(folder / bundle.DECODER, options, providers)

@@ -1,8 +1,8 @@
 """Errors of the export package.
 
-    ExportError
-    ├── BundleError         a bundle is incomplete, damaged or of an unknown format
-    └── VerificationError   a bundle does not agree with the model it was made from
+ExportError
+├── BundleError         a bundle is incomplete, damaged or of an unknown format
+└── VerificationError   a bundle does not agree with the model it was made from
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ bundle must give the same text on every machine. Embeddings are stored in 8 bits
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -122,7 +123,7 @@ class _Rewrite:
             )
         return self._weights[name]
 
-    def _add(self, op_type: str, inputs: list[str], output: str, **attributes: int) -> None:
+    def _add(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
         self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"{op_type}_{output}", **attributes))
 
     def _scalar(self, name: str, value: np.generic) -> str:

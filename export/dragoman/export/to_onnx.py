@@ -36,7 +36,7 @@ def _attend_valid(query: Any, key: Any, value: Any, lengths: Any, causal: bool) 
     return op.Attention(query, key, value, None, None, None, lengths, is_causal=int(causal))[0]
 
 
-_TRANSLATIONS = {
+_TRANSLATIONS: dict[Any, Any] = {
     torch.ops.dragoman.cache_write.default: _cache_write,
     torch.ops.dragoman.attend_valid.default: _attend_valid,
 }

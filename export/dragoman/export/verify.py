@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class Report:
     batched_identical: int
     chrf_model: float | None
     chrf_bundle: float | None
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers for the manifest."""
@@ -86,14 +86,17 @@ class Report:
         return "\n".join([f"verification ({self.precision})", *lines, *(f"  FAILED: {p}" for p in self.problems)])
 
 
-def verify(folder: Path, checkpoint: Checkpoint, pairs: Sequence[Pair] | None, *, seed: int = 0) -> Report:
+def verify(
+    folder: Path, checkpoint: Checkpoint, pairs: Sequence[Pair] | None, *, sentences: int = SENTENCES, seed: int = 0
+) -> Report:
     """Compare a bundle with the checkpoint it was made from.
 
     Args:
         folder: The bundle.
         checkpoint: The model.
-        pairs: Held-out sentences with references; 200 of them are used. None makes random sources
-            of the vocabulary instead, enough for equality but not for quality.
+        pairs: Held-out sentences with references. None makes random sources of the vocabulary
+            instead, enough for equality but not for quality.
+        sentences: How many to compare.
         seed: Of the choice.
 
     Raises:
@@ -102,28 +105,28 @@ def verify(folder: Path, checkpoint: Checkpoint, pairs: Sequence[Pair] | None, *
     session = BundleSession(folder)
     generator = random.Random(seed)  # noqa: S311  # a choice of test sentences, not a secret
     difference = _logit_difference(session, checkpoint, generator)
-    sources, references = _sources(checkpoint, session.manifest.limits, pairs, generator)
+    sources, references = _sources(checkpoint, session.manifest.limits, pairs, sentences, generator)
     limits = [session.manifest.limits.default_max_new_tokens(len(source)) for source in sources]
     model_ids = _in_batches(lambda s, m: greedy(checkpoint.model, s, m, checkpoint.tokenizer.special), sources, limits)
     bundle_ids = _in_batches(session.greedy, sources, limits)
     alone = [session.greedy([source], [limit])[0] for source, limit in zip(sources, limits, strict=True)]
     differing = [i for i in range(len(sources)) if model_ids[i] != bundle_ids[i]]
     ties = sum(_is_tie(checkpoint, sources[i], model_ids[i], bundle_ids[i]) for i in differing)
-    scores: list[float | None] = [None, None]
+    chrf_model = chrf_bundle = None
     if references:
-        decode = checkpoint.tokenizer.decode
-        scores = [corpus_scores([decode(ids) for ids in found], references).chrf for found in (model_ids, bundle_ids)]
+        texts = [[checkpoint.tokenizer.decode(ids) for ids in found] for found in (model_ids, bundle_ids)]
+        chrf_model, chrf_bundle = (corpus_scores(found, references).chrf for found in texts)
     report = Report(
-        session.manifest.precision,
-        difference,
-        len(sources),
-        len(sources) - len(differing),
-        ties,
-        sum(a == b for a, b in zip(alone, bundle_ids, strict=True)),
-        *scores,
-        problems=(),
+        precision=session.manifest.precision,
+        max_logit_difference=difference,
+        sentences=len(sources),
+        identical=len(sources) - len(differing),
+        ties=ties,
+        batched_identical=sum(a == b for a, b in zip(alone, bundle_ids, strict=True)),
+        chrf_model=chrf_model,
+        chrf_bundle=chrf_bundle,
     )
-    return _judge(report)
+    return replace(report, problems=tuple(_problems(report)))
 
 
 def require(report: Report) -> dict[str, Any]:
@@ -137,12 +140,14 @@ def require(report: Report) -> dict[str, Any]:
     return report.to_dict()
 
 
-def _judge(report: Report) -> Report:
+def _problems(report: Report) -> list[str]:
     problems = []
     tolerance = LOGIT_TOLERANCE.get(report.precision)
     if tolerance is not None:
         if not report.max_logit_difference <= tolerance:
-            problems.append(f"logits differ by {report.max_logit_difference:.3g} from PyTorch's, allowed is {tolerance}")
+            problems.append(
+                f"logits differ by {report.max_logit_difference:.3g} from PyTorch's, allowed is {tolerance}"
+            )
         wrong = report.sentences - report.identical - report.ties
         if wrong:
             problems.append(f"{wrong} of {report.sentences} texts differ from PyTorch's")
@@ -154,7 +159,7 @@ def _judge(report: Report) -> Report:
             problems.append(f"chrF falls by {drop:.2f} against PyTorch's, allowed is {MAX_CHRF_DROP}")
     if report.batched_identical != report.sentences:
         problems.append(f"{report.sentences - report.batched_identical} texts depend on what shares their batch")
-    return Report(*(getattr(report, name) for name in report.__slots__[:-1]), problems=tuple(problems))
+    return problems
 
 
 def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator: random.Random) -> float:
@@ -166,8 +171,12 @@ def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator:
     for batch, length in itertools.product(BATCHES, sorted({*(n for n in LENGTHS if n < longest), longest})):
         sources = [_random_ids(generator, config.vocab_size, max(1, length - row), special.eos) for row in range(batch)]
         size = min(TARGET_LENGTH, config.max_target_tokens)
-        targets = torch.tensor([[special.start, *_random_ids(generator, config.vocab_size, size, special.eos)[:-1]] for _ in sources])
-        source_ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(s) for s in sources], batch_first=True, padding_value=special.pad)
+        targets = torch.tensor(
+            [[special.start, *_random_ids(generator, config.vocab_size, size, special.eos)[:-1]] for _ in sources]
+        )
+        source_ids = torch.nn.utils.rnn.pad_sequence(
+            [torch.tensor(s) for s in sources], batch_first=True, padding_value=special.pad
+        )
         with torch.inference_mode():
             states = checkpoint.model(source_ids, torch.tensor([len(s) for s in sources]), targets)
             expected = (checkpoint.model.embedding.project(states) + bias).numpy()
@@ -194,13 +203,13 @@ def _teacher_forced(session: BundleSession, sources: Sequence[Sequence[int]], ta
 
 
 def _sources(
-    checkpoint: Checkpoint, limits: Limits, pairs: Sequence[Pair] | None, generator: random.Random
+    checkpoint: Checkpoint, limits: Limits, pairs: Sequence[Pair] | None, sentences: int, generator: random.Random
 ) -> tuple[list[list[int]], list[str]]:
     if pairs is None:
         special, size = checkpoint.tokenizer.special, checkpoint.model.config.vocab_size
         top = min(60, limits.max_source_tokens)
-        return [_random_ids(generator, size, generator.randint(1, top), special.eos) for _ in range(SENTENCES)], []
-    chosen = generator.sample(list(pairs), min(SENTENCES, len(pairs)))
+        return [_random_ids(generator, size, generator.randint(1, top), special.eos) for _ in range(sentences)], []
+    chosen = generator.sample(list(pairs), min(sentences, len(pairs)))
     encoded = [(checkpoint.tokenizer.encode(pair.source), pair.target) for pair in chosen]
     fitting = [(ids, target) for ids, target in encoded if len(ids) <= limits.max_source_tokens]
     return [ids for ids, _ in fitting], [target for _, target in fitting]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from dragoman.model import cache_ops
@@ -52,4 +53,4 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, projected: Tensor) -> Tensor:
         """[B, K, E] -> [B, H, K, D]."""
-        return projected.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return torch.unflatten(projected, -1, (self.num_heads, -1)).transpose(1, 2)

@@ -119,9 +119,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     missing, surplus = model.load_state_dict(weights, strict=False)
     if missing or surplus:
         raise CheckpointError(f"{folder}: missing tensors {missing}, surplus tensors {surplus}")
-    return Checkpoint(
-        folder, model.eval(), tokenizer, meta["source_language"], meta["target_language"], meta["step"]
-    )
+    return Checkpoint(folder, model.eval(), tokenizer, meta["source_language"], meta["target_language"], meta["step"])
 
 
 def load_training_state(folder: Path) -> dict[str, Any]:

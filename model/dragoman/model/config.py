@@ -226,7 +226,7 @@ class Recipe:
         languages = content.get("languages", {})
         missing = sorted({"source", "target"} - set(languages))
         if missing:
-            raise ConfigError(f"{path}: [languages] lacks {missing}; for example source = \"en\"")
+            raise ConfigError(f'{path}: [languages] lacks {missing}; for example source = "en"')
         recipe = cls(
             source_language=languages["source"],
             target_language=languages["target"],

@@ -68,7 +68,11 @@ def read_pairs(path: Path) -> list[Pair]:
             for number, line in enumerate(lines, 1):
                 cells = line.rstrip("\r\n").split("\t")
                 if len(cells) not in (2, 3) or not cells[0].strip() or not cells[1].strip():
-                    bad.append(f"line {number}: {len(cells)} column(s)" if len(cells) not in (2, 3) else f"line {number}: empty side")
+                    bad.append(
+                        f"line {number}: {len(cells)} column(s)"
+                        if len(cells) not in (2, 3)
+                        else f"line {number}: empty side"
+                    )
                     continue
                 pairs.append(Pair(*cells))
     except (OSError, UnicodeDecodeError) as error:

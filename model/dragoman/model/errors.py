@@ -1,10 +1,10 @@
 """Errors of the model package.
 
-    ModelError
-    ├── ConfigError       a setting is wrong; the message names it and what is allowed
-    ├── DataError         a corpus file cannot be used; names file and line
-    ├── CheckpointError   a checkpoint is missing, incomplete or of another model
-    └── TrainingError     training cannot go on (loss not finite, no data fits)
+ModelError
+├── ConfigError       a setting is wrong; the message names it and what is allowed
+├── DataError         a corpus file cannot be used; names file and line
+├── CheckpointError   a checkpoint is missing, incomplete or of another model
+└── TrainingError     training cannot go on (loss not finite, no data fits)
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def translate_all(checkpoint: Checkpoint, sources: Sequence[str]) -> list[str]:
     """
     config = checkpoint.model.config
     encoded = [checkpoint.tokenizer.encode(source) for source in sources]
-    order = sorted((i for i, ids in enumerate(encoded) if len(ids) <= config.max_source_tokens), key=lambda i: len(encoded[i]))
+    order = sorted(
+        (i for i, ids in enumerate(encoded) if len(ids) <= config.max_source_tokens), key=lambda i: len(encoded[i])
+    )
     texts = [""] * len(sources)
     with tqdm(total=len(order), unit="sentence", desc="translate") as bar:
         for start in range(0, len(order), _ROWS):

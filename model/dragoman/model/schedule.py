@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def inverse_square_root(step: int, *, peak: float, warmup_steps: int) -> float:
     """Rise linearly to `peak` at `warmup_steps`, then fall with 1 / sqrt(step).
@@ -13,4 +15,4 @@ def inverse_square_root(step: int, *, peak: float, warmup_steps: int) -> float:
         peak: Highest learning rate.
         warmup_steps: Step at which it is reached.
     """
-    return peak * min(step / warmup_steps, (warmup_steps / step) ** 0.5)
+    return peak * min(step / warmup_steps, math.sqrt(warmup_steps / step))

@@ -84,7 +84,9 @@ class Trainer:
         self._clock = clock
         for stage in self.stages:
             if stage.max_pieces > limit:
-                raise TrainingError(f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}")
+                raise TrainingError(
+                    f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}"
+                )
             if not any(e.length <= stage.max_pieces for e in training):
                 raise TrainingError(f"no training pair has at most {stage.max_pieces} pieces; raise max_pieces")
 
@@ -109,9 +111,9 @@ class Trainer:
             try:
                 self._loop(log, bar)
             except KeyboardInterrupt:
-                self._save(log)
+                self._save()
                 raise
-            self._save(log)
+            self._save()
         return self.progress
 
     def _loop(self, log: TextIO, bar: tqdm[Any]) -> None:
@@ -131,7 +133,7 @@ class Trainer:
                 self._show(bar, seen)
                 if now - saved > config.checkpoint_minutes * 60:
                     self._write_log(log, seen)
-                    self._save(log)
+                    self._save()
                     last = saved = self._clock()
                     seen = _Meter()
                 if self._finished() or self._stage_finished():
@@ -157,8 +159,8 @@ class Trainer:
         loss, tokens = self._loss(examples, config.label_smoothing)
         if not math.isfinite(loss.item()):
             raise TrainingError(
-                f"the loss is {loss.item()} at step {self.progress.step + 1}; the last checkpoint in {self.run} is good. "
-                "Lower learning_rate or raise warmup_steps and start again to continue from it"
+                f"the loss is {loss.item()} at step {self.progress.step + 1}; the last checkpoint in "
+                f"{self.run} is good. Lower learning_rate or raise warmup_steps and start again to continue from it"
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -234,7 +236,7 @@ class Trainer:
         log.write(json.dumps(entry) + "\n")
         log.flush()
 
-    def _save(self, log: TextIO) -> None:
+    def _save(self) -> None:
         state = {
             "progress": asdict(self.progress),
             "optimizer": self.optimizer.state_dict(),

@@ -1,7 +1,7 @@
 """Composition root: builds the parts, starts them in order, drains and stops them.
 
-    ports open, health NOT_SERVING -> load -> warm up -> SERVING
-    SIGTERM -> NOT_SERVING -> drain_delay_s -> refuse new calls -> finish accepted ones -> exit 0
+ports open, health NOT_SERVING -> load -> warm up -> SERVING
+SIGTERM -> NOT_SERVING -> drain_delay_s -> refuse new calls -> finish accepted ones -> exit 0
 """
 
 from __future__ import annotations
@@ -134,7 +134,9 @@ class Server:
         config = self._config
         try:
             self.port = self._grpc.add_insecure_port(f"{config.host}:{config.port}")
-            self._http = HttpServer(config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready)
+            self._http = HttpServer(
+                config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready
+            )
         except (OSError, RuntimeError) as error:
             raise StartupError(
                 f"cannot listen on {config.host}, gRPC port {config.port} and HTTP port {config.http_port}: {error}; "

@@ -85,7 +85,7 @@ def _error(row: Row) -> CallError | None:
     return None
 
 
-def finish_reason(row: Row) -> pb.FinishReason:
+def finish_reason(row: Row) -> pb.FinishReason.ValueType:
     """Return why a row that has a result ended."""
     return _REASONS[row.status]
 

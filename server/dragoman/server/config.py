@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -13,6 +12,7 @@ from typing import Any
 from dragoman.server.errors import StartupError
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
+_LAST_PORT = 65535
 DEFAULT_BUNDLE = Path(__file__).parent / "models" / "en-de"
 
 
@@ -24,18 +24,27 @@ def _option(default: Any, text: str, choices: Sequence[str] = ()) -> Any:
 class ServerConfig:
     """Everything `dragoman serve` can be told. The help texts say when to change a value."""
 
-    model: str = _option(str(DEFAULT_BUNDLE), "bundle folder to serve; the default is the English-German model that comes with the package")
+    model: str = _option(
+        str(DEFAULT_BUNDLE),
+        "bundle folder to serve; the default is the English-German model that comes with the package",
+    )
     host: str = _option("127.0.0.1", "address of both ports; 0.0.0.0 in a container")
     port: int = _option(50051, "gRPC port; 0 takes a free one")
     http_port: int = _option(8080, "port of /metrics, /livez and /readyz; 0 takes a free one")
     device: str = _option("auto", "where to compute", ("auto", "cpu"))
     threads: int = _option(0, "threads of an operator; 0 means as many as the container may use CPUs")
-    max_rows: int = _option(64, "texts that decode together; raise it for throughput if memory allows, lower it for latency")
-    encode_tokens: int = _option(2048, "padded source tokens of an encode batch; lower it if long sources make running translations stutter")
+    max_rows: int = _option(
+        64, "texts that decode together; raise it for throughput if memory allows, lower it for latency"
+    )
+    encode_tokens: int = _option(
+        2048, "padded source tokens of an encode batch; lower it if long sources make running translations stutter"
+    )
     max_texts: int = _option(256, "texts in one call")
     max_queued_texts: int = _option(2048, "texts that may wait; beyond it calls get RESOURCE_EXHAUSTED")
     max_message_bytes: int = _option(4 * 1024 * 1024, "size of one gRPC message, in both directions")
-    drain_delay_s: float = _option(0.0, "seconds to go on accepting calls after SIGTERM, while routing notices; about 5 in Kubernetes")
+    drain_delay_s: float = _option(
+        0.0, "seconds to go on accepting calls after SIGTERM, while routing notices; about 5 in Kubernetes"
+    )
     drain_timeout_s: float = _option(30.0, "seconds that accepted calls get to finish after that")
     log_format: str = _option("text", "json for log collectors", ("text", "json"))
     log_level: str = _option("info", "least severe level to log", ("debug", "info", "warning", "error"))
@@ -46,20 +55,26 @@ class ServerConfig:
         Raises:
             StartupError: Names every wrong setting.
         """
-        problems = []
-        for name in ("max_rows", "encode_tokens", "max_texts", "max_queued_texts", "max_message_bytes"):
-            if getattr(self, name) < 1:
-                problems.append(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("threads", "drain_delay_s", "drain_timeout_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                problems.append(f"{name} is {getattr(self, name)}; it must be finite and not negative")
-        for name in ("port", "http_port"):
-            if not 0 <= getattr(self, name) <= 65535:
-                problems.append(f"{name} is {getattr(self, name)}; ports are 0 to 65535")
-        for option in fields(self):
-            choices = option.metadata["choices"]
-            if choices and getattr(self, option.name) not in choices:
-                problems.append(f"{option.name} is {getattr(self, option.name)!r}; choose one of {list(choices)}")
+        at_least = {
+            1: ("max_rows", "encode_tokens", "max_texts", "max_queued_texts", "max_message_bytes"),
+            0: ("threads", "drain_delay_s", "drain_timeout_s"),
+        }
+        problems = [
+            f"{name} is {getattr(self, name)}; it must be at least {least}"
+            for least, names in at_least.items()
+            for name in names
+            if getattr(self, name) < least
+        ]
+        problems += [
+            f"{name} is {getattr(self, name)}; ports are 0 to {_LAST_PORT}"
+            for name in ("port", "http_port")
+            if not 0 <= getattr(self, name) <= _LAST_PORT
+        ]
+        problems += [
+            f"{option.name} is {getattr(self, option.name)!r}; choose one of {list(option.metadata['choices'])}"
+            for option in fields(self)
+            if option.metadata["choices"] and getattr(self, option.name) not in option.metadata["choices"]
+        ]
         if self.max_texts > self.max_queued_texts:
             problems.append(
                 f"max_texts is {self.max_texts} but max_queued_texts only {self.max_queued_texts}; "
@@ -75,7 +90,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             _flag(option.name),
             default=None,
-            metavar="{" + ",".join(option.metadata["choices"]) + "}" if option.metadata["choices"] else option.type.upper(),
+            metavar="{" + ",".join(option.metadata["choices"]) + "}"
+            if option.metadata["choices"]
+            else option.type.upper(),
             help=f"{option.metadata['help']} [{_variable(option.name)}, default: {_shown(option)}]".replace("%", "%%"),
         )
 

@@ -1,14 +1,14 @@
 """Errors of the server, and the one table that turns them into gRPC status codes.
 
-    ServerError
-    ├── StartupError         the server cannot start; for the operator, never sent to a caller
-    └── CallError            ends one call
-        ├── InvalidArgument  a field is wrong; names it         INVALID_ARGUMENT + BadRequest
-        ├── ModelNotFound    no such model is loaded            NOT_FOUND
-        ├── QueueFull        try again later                    RESOURCE_EXHAUSTED + RetryInfo
-        ├── NotServing       loading or draining                UNAVAILABLE
-        ├── DeadlineExceeded the caller's time is up            DEADLINE_EXCEEDED
-        └── EngineFault      our fault; names a log entry       INTERNAL
+ServerError
+├── StartupError         the server cannot start; for the operator, never sent to a caller
+└── CallError            ends one call
+    ├── InvalidArgument  a field is wrong; names it         INVALID_ARGUMENT + BadRequest
+    ├── ModelNotFound    no such model is loaded            NOT_FOUND
+    ├── QueueFull        try again later                    RESOURCE_EXHAUSTED + RetryInfo
+    ├── NotServing       loading or draining                UNAVAILABLE
+    ├── DeadlineExceeded the caller's time is up            DEADLINE_EXCEEDED
+    └── EngineFault      our fault; names a log entry       INTERNAL
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class EngineFault(CallError):
 
     def __init__(self, correlation_id: str) -> None:
         """Name the log entry and nothing of our insides."""
-        super().__init__(f"internal error, correlation id {correlation_id}; the other texts of other calls are unaffected")
+        super().__init__(
+            f"internal error, correlation id {correlation_id}; the other texts of other calls are unaffected"
+        )
 
 
 def to_status(error: CallError) -> grpc.Status:

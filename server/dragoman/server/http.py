@@ -54,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     checks: dict[str, Callable[[], bool]]
 
-    def do_GET(self) -> None:  # noqa: N802  # the base class's name
+    def do_GET(self) -> None:  # the base class's name
         """Answer one of the three paths."""
         path = self.path.split("?")[0]
         if path == "/metrics":

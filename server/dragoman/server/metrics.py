@@ -42,12 +42,16 @@ class Metrics:
             namespace=NAMESPACE, unit="seconds", buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
         # texts
-        self.tokenize_duration = self._histogram("tokenize_duration", "Tokenizing all texts of a call.", "seconds", _SECONDS)
+        self.tokenize_duration = self._histogram(
+            "tokenize_duration", "Tokenizing all texts of a call.", "seconds", _SECONDS
+        )
         self.queue_duration = self._histogram("queue_duration", "A text's wait for the encoder.", "seconds", _SECONDS)
         self.time_to_first_token = self._histogram(
             "time_to_first_token", "From a text's arrival in the queue to its first token.", "seconds", _SECONDS
         )
-        self.source_tokens = self._histogram("text_source_tokens", "Source tokens of a text, EOS included.", "", _TOKENS)
+        self.source_tokens = self._histogram(
+            "text_source_tokens", "Source tokens of a text, EOS included.", "", _TOKENS
+        )
         self.target_tokens = self._histogram("text_target_tokens", "Target tokens of a text.", "", _TOKENS)
         self.source_tokens_total = self._counter("source_tokens", "Source tokens encoded.")
         self.target_tokens_total = self._counter("target_tokens", "Target tokens generated.")

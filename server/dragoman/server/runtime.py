@@ -150,8 +150,8 @@ def choose_device(device: str, manifest: Manifest) -> str:
         raise StartupError(f"device is {device!r}; this version runs on 'cpu' ('auto' chooses it)")
     if "cpu" not in manifest.devices:
         raise StartupError(
-            f"the bundle {manifest.name} ({manifest.precision}) is meant for {list(manifest.devices)}, not for the CPU; "
-            "export it again with --precision fp32 or int8"
+            f"the bundle {manifest.name} ({manifest.precision}) is meant for {list(manifest.devices)}, "
+            "not for the CPU; export it again with --precision fp32 or int8"
         )
     return "cpu"
 

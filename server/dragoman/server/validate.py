@@ -102,7 +102,8 @@ def tokenize(
         if len(ids) > limits.max_source_tokens:
             raise InvalidArgument(
                 field,
-                f"{len(ids) - 1} tokens, the limit is {limits.max_source_tokens - 1}; split the text, for example at sentences",
+                f"{len(ids) - 1} tokens, the limit is {limits.max_source_tokens - 1}; "
+                "split the text, for example at sentences",
             )
         sources.append(Source(ids, asked or limits.default_max_new_tokens(len(ids))))
     return sources

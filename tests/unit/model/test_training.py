@@ -11,8 +11,7 @@ import torch
 
 from dragoman.model.checkpoint import latest_checkpoint, load_checkpoint, load_training_state
 from dragoman.model.config import ModelConfig, Recipe, Stage, TrainConfig
-from dragoman.model.data import Example, batches_of_epoch, collate, read_pairs, tokenize_pairs
-from dragoman.model.data import Pair
+from dragoman.model.data import Example, Pair, batches_of_epoch, collate, read_pairs, tokenize_pairs
 from dragoman.model.errors import CheckpointError, ConfigError, DataError, TrainingError
 from dragoman.model.generated import examples
 from dragoman.model.loss import label_smoothed_loss
@@ -45,7 +44,9 @@ def make_trainer(tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5) 
     training = TrainConfig(batch_tokens=300, warmup_steps=10, max_steps=steps, seed=seed)
     data = tokenize_pairs(PAIRS, tokenizer)
     model = Transformer(config)
-    return Trainer(model, tokenizer, training, training=data[20:], validation=data[:20], run=run, languages=("en", "de"))
+    return Trainer(
+        model, tokenizer, training, training=data[20:], validation=data[:20], run=run, languages=("en", "de")
+    )
 
 
 def test_resumed_run_equals_uninterrupted_run(tokenizer: Tokenizer, tmp_path: Path) -> None:

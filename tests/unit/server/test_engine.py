@@ -3,12 +3,12 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+from fakes.engine import LIMITS, EngineBench, new_row, recorder, words
+from fakes.runtime import Source, echo
 
 from dragoman.server import engine
 from dragoman.server.errors import NotServing, QueueFull
 from dragoman.server.request import RowStatus
-from fakes.engine import LIMITS, EngineBench, new_row, recorder, words
-from fakes.runtime import Source, echo
 
 WAIT_S = 10  # a test that needs this long has failed
 
@@ -25,7 +25,7 @@ def nothing(sources: Sequence[Source]) -> None:
 
 
 def test_a_row_ends_at_eos_with_its_whole_text() -> None:
-    """n words take n + 1 steps; EOS is not part of the text."""
+    """N words take n + 1 steps; EOS is not part of the text."""
     bench = EngineBench()
     [row] = bench.submit(words(3))
 

@@ -1,13 +1,13 @@
 from dataclasses import dataclass
 
 import pytest
+from fakes.engine import new_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.request import Row, RowStatus
 from dragoman.server.scheduler import bucket, plan
-from fakes.engine import new_row
 
 NOW = 100.0
 
@@ -151,7 +151,7 @@ def test_every_plan_keeps_the_rules(case: Arrivals) -> None:
 
 @given(arrivals, st.integers(1, 130))
 def test_the_head_is_never_starved(case: Arrivals, other: int) -> None:
-    """n rows are all encoded within n plans, even when rows of another length keep coming."""
+    """N rows are all encoded within n plans, even when rows of another length keep coming."""
     oldest = rows_of(*case.lengths)
     waiting = list(oldest)
 

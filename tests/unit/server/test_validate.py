@@ -116,7 +116,9 @@ def test_texts_become_tokens_in_their_order(tokenizer: Tokenizer, manifest: Mani
     assert long.max_new_tokens == 2 * len(long.ids) + 16
 
 
-@pytest.mark.parametrize("text", ["", " ", "\n", "\t\r\n", "\u200b", "\u00a0\u2003", "\x00", "\ufeff \u2028", "\u200b\n\u200d"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "\n", "\t\r\n", "\u200b", "\u00a0\u2003", "\x00", "\ufeff \u2028", "\u200b\n\u200d"]
+)
 def test_blank_texts_have_no_tokens(tokenizer: Tokenizer, manifest: Manifest, text: str) -> None:
     """White space, control and zero-width characters alone never reach the engine."""
     [source] = tokenize(tokenizer, manifest, text)
@@ -131,7 +133,9 @@ def test_everything_else_is_not_blank(text: str) -> None:
     assert not validate.is_blank(text)
 
 
-@pytest.mark.parametrize("text", ["</s>", "<s>", "<pad>", "<unk>", "\u2581", "__de__", "one</s>two", "a\u2581b", "one\x00two"])
+@pytest.mark.parametrize(
+    "text", ["</s>", "<s>", "<pad>", "<unk>", "\u2581", "__de__", "one</s>two", "a\u2581b", "one\x00two"]
+)
 def test_user_text_is_data(tokenizer: Tokenizer, manifest: Manifest, text: str) -> None:
     """What looks like a special token is plain characters: one EOS, at the end, and no other special id."""
     special = manifest.special

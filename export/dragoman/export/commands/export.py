@@ -21,15 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, required=True, help="the --out folder of `dragoman train`")
     parser.add_argument("--out", type=Path, required=True, help="bundle folder to write")
     parser.add_argument("--name", help="model name for callers; default: the folder's name")
-    parser.add_argument("--precision", choices=sorted(DEVICES), default="fp32", help="int8 is for the CPU (default: fp32)")
-    parser.add_argument("--data", type=Path, help="held-out TSV for the text comparison; int8 needs it to measure quality")
-    parser.add_argument("--no-verify", action="store_true", help="write the bundle without comparing it; for experiments")
+    parser.add_argument(
+        "--precision", choices=sorted(DEVICES), default="fp32", help="int8 is for the CPU (default: fp32)"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="held-out TSV for the text comparison; int8 needs it to measure quality"
+    )
+    parser.add_argument(
+        "--no-verify", action="store_true", help="write the bundle without comparing it; for experiments"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Export and verify."""
     if args.precision == "int8" and args.data is None and not args.no_verify:
-        raise ExportError("int8 changes the numbers, so its quality must be measured: give --data FILE.tsv with held-out pairs")
+        raise ExportError(
+            "int8 changes the numbers, so its quality must be measured: give --data FILE.tsv with held-out pairs"
+        )
     checkpoint = load_checkpoint(args.checkpoint)
     pairs = read_pairs(args.data) if args.data else None
 

@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         translations = _read_lines(args.translations)[: args.limit or None]
         if len(translations) != len(pairs):
-            raise DataError(f"{args.translations} has {len(translations)} lines, {args.data} has {len(pairs)}; they must match")
+            raise DataError(
+                f"{args.translations} has {len(translations)} lines, {args.data} has {len(pairs)}; they must match"
+            )
     scores = asdict(corpus_scores(translations, [pair.target for pair in pairs]))
     if args.json:
         print(json.dumps(scores))

@@ -24,7 +24,9 @@ ERRORS: tuple[type[Exception], ...] = (ModelError,)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--recipe", type=Path, required=True, help="TOML file with model, tokenizer and training settings")
+    parser.add_argument(
+        "--recipe", type=Path, required=True, help="TOML file with model, tokenizer and training settings"
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with train.tsv and valid.tsv")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is continued")
     parser.add_argument("--restart", action="store_true", help="delete an existing run in --out and begin again")
