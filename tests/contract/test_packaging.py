@@ -82,7 +82,7 @@ def test_subcommand_without_its_extra_says_which_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert done.returncode == 1
-    assert "pip install 'dragoman[train]'" in done.stderr
+    assert "pip install '.[train]'" in done.stderr
     assert "torch" in done.stderr or "safetensors" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -2,11 +2,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from e2e.process import BUNDLE, ServerProcess, start_server
 
 from dragoman.export import bundle
 from dragoman.model.generated import examples
 from dragoman.model.tokenizer import Tokenizer
+from tests.e2e.process import BUNDLE, ServerProcess, start_server
 
 NUM_TEXTS = 64
 SEED = 30

@@ -64,7 +64,8 @@ class ServerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path | None = None) -> None:
         """Start it and wait until it accepts calls."""
-        self._errors = tempfile.TemporaryFile()  # a pipe that nobody reads would block the server
+        # Not a pipe: one that nobody reads would block the server.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by kill()
         self._written = ""
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=self._errors, env=dict(environment), cwd=folder
@@ -147,6 +148,11 @@ class ServerProcess:
     def metric(self, name: str, **labels: str) -> float:
         """Return one sample; 0 if it does not exist yet."""
         return self.metrics().get((f"dragoman_{name}", frozenset(labels.items())), 0.0)
+
+    def rows_in_engine(self) -> float:
+        """Return how many rows wait or run, from one scrape."""
+        metrics = self.metrics()
+        return sum(metrics[f"dragoman_rows_{state}", frozenset()] for state in ("waiting", "running"))
 
     def _first_line(self) -> str:
         assert self.process.stdout is not None

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterable
 
 import pytest
-from e2e.process import WAIT_S, ServerProcess
 
 from dragoman.model.generated import Example, amount_example, date_example, number_example
 from dragoman.model.tokenizer import Tokenizer
 from dragoman.v1 import translation_pb2 as pb
+from tests.e2e.process import WAIT_S, ServerProcess
 
 PAUSE_S = 0.005
 HELLO = [number_example(42), date_example(1999, 3, 12), amount_example((3, "euro"), (20, "cent"))]
@@ -175,3 +175,8 @@ def test_memory_is_flat_after_the_first_load(server: ServerProcess, texts: list[
     first = load()
 
     assert [load() for _ in range(3)][-1] < 1.03 * first
+
+
+def test_a_call_without_a_deadline_is_answered(server: ServerProcess) -> None:
+    """No deadline means no limit, not one that has passed."""
+    assert server.stub.Translate(pb.TranslateRequest(texts=[HELLO[0].source])).translations[0].text == HELLO[0].target

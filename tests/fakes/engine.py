@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fakes.clock import FakeClock
-from fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
-
 from dragoman.export.bundle import Limits, Shape
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.metrics import Metrics
 from dragoman.server.request import Row, RowStatus, Times
+from tests.fakes.clock import FakeClock
+from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
 
 SHAPE = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=1)
 LIMITS = Limits(max_source_tokens=48, max_target_tokens=40)
@@ -65,7 +64,7 @@ class EngineBench:
     """An engine without its thread, and everything around it.
 
     Attributes:
-        clock: Moves when a test says so.
+        clock: Moves when a test says so; the engine's unless it got another.
         runtime: Records what it computed.
         pool: The engine's slots.
         engine: Not started.
@@ -79,6 +78,8 @@ class EngineBench:
         encode_tokens: int = 1000,
         max_queued: int = 100,
         translate: Callable[[Source], Sequence[int]] = echo,
+        deliver: Callable[[Sequence[Event]], None] | None = None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = FakeClock()
         self.pool = CachePool(rows, SHAPE, LIMITS)
@@ -92,8 +93,8 @@ class EngineBench:
             self.metrics,
             encode_tokens=encode_tokens,
             max_queued=max_queued,
-            deliver=self._deliver,
-            clock=self.clock,
+            deliver=deliver or self._deliver,
+            clock=clock or self.clock,
         )
 
     def submit(

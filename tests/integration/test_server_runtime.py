@@ -7,18 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.engine import new_row
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.generated import examples
 from dragoman.model.tokenizer import Tokenizer
 from dragoman.server import kv_cache, runtime
-from dragoman.server.engine import Engine
+from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import Array, CachePool
 from dragoman.server.metrics import Metrics
 from dragoman.server.request import Row, RowStatus
 from dragoman.server.runtime import OnnxRuntime
+from tests.fakes.engine import new_row
 
 BUNDLE = Path(__file__).parents[1] / "data" / "tiny-v1"
 COPIED = "in-place optimization not activated"
@@ -45,6 +45,11 @@ def sources(tokenizer: Tokenizer) -> list[list[int]]:
     return [ids for text in texts if len(ids := tokenizer.encode(text)) <= 128]
 
 
+def run_all(events: Sequence[Event]) -> None:
+    for event in events:
+        event()
+
+
 class Bench:
     """Runtime, pool and engine, driven one iteration at a time; each has its own sessions."""
 
@@ -58,7 +63,7 @@ class Bench:
             Metrics("tiny"),
             encode_tokens=encode_tokens,
             max_queued=1000,
-            deliver=lambda events: [event() for event in events] and None,
+            deliver=run_all,
         )
 
     def start(self, sources: Sequence[Sequence[int]]) -> list[Row]:

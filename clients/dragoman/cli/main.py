@@ -96,7 +96,7 @@ def _load(name: str) -> ModuleType | None:
             raise
         print(
             f"dragoman {name}: needs {missing}, which is not installed. "
-            f"Install the extra: pip install 'dragoman[{command.extra}]'",
+            f"Install the extra {command.extra!r}, in a checkout of Dragoman: pip install '.[{command.extra}]'",
             file=sys.stderr,
         )
         return None

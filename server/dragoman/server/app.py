@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
 _HEALTH_NAMES = ("", SERVICE)
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+# Once no call is open, its last bytes may still be on their way to the caller.
+_FLUSH_S = 0.5
 
 
 async def serve(config: ServerConfig) -> None:
@@ -83,6 +85,7 @@ class Server:
         )
         self._http: HttpServer | None = None
         self._engine: Engine | None = None
+        self._stopping = False
         self.port = 0
 
     @property
@@ -115,16 +118,29 @@ class Server:
     async def stop(self) -> None:
         """Drain and stop; returns when the last accepted call has its answer."""
         logger.info("draining delay=%.1fs timeout=%.1fs", self._config.drain_delay_s, self._config.drain_timeout_s)
+        self._stopping = True
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await asyncio.sleep(self._config.drain_delay_s)
         self.service.drain()
-        await self._grpc.stop(self._config.drain_timeout_s)
+        await self._stop_grpc()
         if self._engine is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
         if self._http is not None:
             self._http.stop()
         self._tokenizers.shutdown()
         logger.info("stopped")
+
+    async def _stop_grpc(self) -> None:
+        """Return when no translation is open any more, at the latest after the drain timeout.
+
+        Health watches never end by themselves, so waiting for all calls would always take the timeout.
+        """
+        stopped = asyncio.ensure_future(self._grpc.stop(self._config.drain_timeout_s))
+        idle = asyncio.ensure_future(self.service.idle())
+        await asyncio.wait((stopped, idle), return_when=asyncio.FIRST_COMPLETED)
+        await self._grpc.stop(_FLUSH_S)  # the shorter grace wins
+        await stopped
+        idle.cancel()
 
     async def _open_ports(self) -> None:
         translation_pb2_grpc.add_TranslationServiceServicer_to_server(self.service, self._grpc)
@@ -153,8 +169,16 @@ class Server:
         runtime = OnnxRuntime(
             folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
         )
-        tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
-        pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
+        try:
+            tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
+        except RuntimeError as error:
+            raise StartupError(f"{folder / bundle.TOKENIZER} is not a tokenizer: {str(error).strip()}") from error
+        try:
+            pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
+        except MemoryError as error:
+            raise StartupError(
+                f"no memory for the caches of {config.max_rows} texts: {error}; lower --max-rows"
+            ) from error
         warm_up(runtime, pool, manifest)
         self.metrics.describe_model(
             version=manifest.version,
@@ -185,7 +209,7 @@ class Server:
         return self._engine is None or self._engine.alive
 
     def _ready(self) -> bool:
-        return self.service.phase is Phase.SERVING and self._live()
+        return self.service.phase is Phase.SERVING and not self._stopping and self._live()
 
 
 def warm_up(runtime: OnnxRuntime, pool: CachePool, manifest: Manifest) -> None:

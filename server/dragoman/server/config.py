@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -64,6 +65,11 @@ class ServerConfig:
             for least, names in at_least.items()
             for name in names
             if getattr(self, name) < least
+        ]
+        problems += [
+            f"{name} is {getattr(self, name)}; it must be a finite number"
+            for name in ("drain_delay_s", "drain_timeout_s")
+            if not math.isfinite(getattr(self, name))
         ]
         problems += [
             f"{name} is {getattr(self, name)}; ports are 0 to {_LAST_PORT}"

@@ -97,9 +97,7 @@ class EngineFault(CallError):
 
     def __init__(self, correlation_id: str) -> None:
         """Name the log entry and nothing of our insides."""
-        super().__init__(
-            f"internal error, correlation id {correlation_id}; the other texts of other calls are unaffected"
-        )
+        super().__init__(f"internal error, correlation id {correlation_id}; the server's log says more under this id")
 
 
 def to_status(error: CallError) -> grpc.Status:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -79,6 +79,9 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         self._limits = limits
         self._tokenizers = tokenizers
         self._clock = clock
+        self._open_calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def serve(self, model: Model) -> None:
         """Accept calls from now on."""
@@ -89,17 +92,17 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         """Refuse new calls; those accepted go on."""
         self.phase = Phase.DRAINING
 
+    async def idle(self) -> None:
+        """Return when no call is open."""
+        await self._idle.wait()
+
     async def Translate(self, request: pb.TranslateRequest, context: Context) -> pb.TranslateResponse:  # noqa: N802  # gRPC's name
         """Translate many texts."""
         with self._observed("Translate", context) as call:
             try:
                 return await self._translate(request, context)
-            except CallError as error:
-                call.code = error.code
-                await context.abort_with_status(to_status(error))
-            except Exception:
-                await self._abort_unexpected(call, context)
-            raise AssertionError("abort returns never")
+            except Exception as error:
+                await self._abort(call, context, error)
 
     async def StreamTranslate(  # noqa: N802  # gRPC's name
         self, request: pb.StreamTranslateRequest, context: Context
@@ -110,15 +113,13 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
                 async with aclosing(self._stream(request, context)) as responses:
                     async for response in responses:
                         yield response
-            except CallError as error:
-                call.code = error.code
-                await context.abort_with_status(to_status(error))
-            except Exception:
-                await self._abort_unexpected(call, context)
+            except Exception as error:
+                await self._abort(call, context, error)
 
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802, ARG002  # gRPC's name and signature
         """List what is loaded; empty while loading."""
-        return pb.ListModelsResponse(models=[self._describe(self._model)] if self._model else [])
+        with self._observed("ListModels", context):
+            return pb.ListModelsResponse(models=[self._describe(self._model)] if self._model else [])
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802  # gRPC's name
         """Describe one model."""
@@ -127,10 +128,8 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
                 model = self._loaded()
                 validate.check_model(request.name, model.manifest)
                 return pb.GetModelResponse(model=self._describe(model))
-            except CallError as error:
-                call.code = error.code
-                await context.abort_with_status(to_status(error))
-            raise AssertionError("abort returns never")
+            except Exception as error:
+                await self._abort(call, context, error)
 
     async def _translate(self, request: pb.TranslateRequest, context: Context) -> pb.TranslateResponse:
         started = self._clock()
@@ -238,6 +237,8 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
     def _observed(self, method: str, context: Context) -> Iterator[_Call]:
         """Count a call and time it, however it ends."""
         call = _Call()
+        self._open_calls += 1
+        self._idle.clear()
         start = self._clock()
         try:
             yield call
@@ -248,13 +249,19 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
             raise
         finally:
             self._metrics.request_ended(method, call.code.name, self._clock() - start)
+            self._open_calls -= 1
+            if not self._open_calls:
+                self._idle.set()
 
-    async def _abort_unexpected(self, call: _Call, context: Context) -> None:
-        """Hide an unexpected error behind an id that the log explains."""
-        error = EngineFault(uuid.uuid4().hex[:12])
-        logger.exception("call failed: %s", error)
+    async def _abort(self, call: _Call, context: Context, error: Exception) -> NoReturn:
+        """End the call with an error's status; an unexpected one hides behind an id that the log explains."""
+        if not isinstance(error, CallError):
+            fault = EngineFault(uuid.uuid4().hex[:12])
+            logger.error("call failed: %s", fault, exc_info=error)
+            error = fault
         call.code = error.code
         await context.abort_with_status(to_status(error))
+        raise AssertionError("abort_with_status has raised")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ def test_both_runtime_packages_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
     """They own the same import name and overwrite each other; the message says what to do."""
     install(monkeypatch, "numpy", "onnxruntime", "onnxruntime-gpu")
 
-    with pytest.raises(StartupError, match="both onnxruntime and onnxruntime-gpu are installed.*uninstall both"):
+    with pytest.raises(StartupError, match=r"both onnxruntime and onnxruntime-gpu are installed.*uninstall both"):
         app.check_one_runtime()
 
 

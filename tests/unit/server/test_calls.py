@@ -4,7 +4,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fakes.engine import new_row
 
 from dragoman.export import bundle
 from dragoman.model.generated import examples
@@ -15,6 +14,7 @@ from dragoman.server.errors import CallError
 from dragoman.server.request import Row, RowStatus, Times
 from dragoman.server.validate import Source
 from dragoman.v1 import translation_pb2 as pb
+from tests.fakes.engine import new_row
 
 BUNDLE = Path(__file__).parents[2] / "data" / "tiny-v1"
 WAIT_S = 10  # a test that needs this long has failed
@@ -130,7 +130,7 @@ def test_rows_with_results_raise_nothing() -> None:
     [(RowStatus.EOS, pb.FINISH_REASON_EOS), (RowStatus.LENGTH, pb.FINISH_REASON_LENGTH)],
 )
 def test_a_translation_has_text_reason_and_counts(
-    tokenizer: Tokenizer, status: RowStatus, reason: pb.FinishReason
+    tokenizer: Tokenizer, status: RowStatus, reason: "pb.FinishReason.ValueType"
 ) -> None:
     """EOS is counted on neither side."""
     ids = tokenizer.encode("zwei")

@@ -1,20 +1,22 @@
 import logging
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from fakes.engine import LIMITS, EngineBench, new_row, recorder, words
-from fakes.runtime import Source, echo
 
 from dragoman.server import engine
 from dragoman.server.errors import NotServing, QueueFull
 from dragoman.server.request import RowStatus
+from tests.fakes.engine import LIMITS, EngineBench, new_row, recorder, words
+from tests.fakes.runtime import Source, echo
 
 WAIT_S = 10  # a test that needs this long has failed
 
 
 def fail(sources: Sequence[Source]) -> None:
-    raise RuntimeError("a scripted failure with a secret inside")
+    raise RuntimeError(f"a scripted failure of {len(sources)} rows")
 
 
 def nothing(sources: Sequence[Source]) -> None:
@@ -366,6 +368,38 @@ def test_rows_encoded_in_the_iteration_of_a_failing_step_fail_too() -> None:
     assert bench.pool.live == 0
 
 
+def test_what_a_failed_step_wrote_is_forgotten() -> None:
+    """A NaN that it left in the cache reaches nobody: in attention it would be NaN even times weight 0."""
+    bench = EngineBench()
+    bench.submit(words(9))
+
+    def fail_half_way(sources: Sequence[Source]) -> None:
+        for view in bench.pool.self_attention.views():
+            view.fill(np.nan)
+        fail(sources)
+
+    bench.runtime.before_step = fail_half_way
+    bench.iterate()
+
+    assert not any(view.any() for view in bench.pool.self_attention.views())
+
+
+def test_a_failure_after_new_rows_got_their_slots_fails_whoever_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows then which slots are right, so none is used on."""
+    bench = EngineBench()
+    [old] = bench.submit(words(9))
+    bench.iterate()
+    [new] = bench.submit(words(9))
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.metrics, "encode_rows", SimpleNamespace(observe=lambda rows: fail([()] * rows)))
+        bench.iterate()
+    [later] = bench.submit(words(3))
+    bench.finish()
+
+    assert (old.status, new.status, later.status) == (RowStatus.FAILED, RowStatus.FAILED, RowStatus.EOS)
+    assert (recorder(old).ends, recorder(new).ends) == (1, 1)
+
+
 # The thread
 
 
@@ -388,7 +422,12 @@ def test_an_idle_engine_wakes_up_for_a_row(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(engine, "_IDLE_WAIT_S", 10 * WAIT_S)
     bench = EngineBench()
     ended = [threading.Event(), threading.Event()]
-    bench.after_deliver = lambda: [event.set() for event in ended[: int(bench.ended(RowStatus.EOS))]]
+
+    def tell() -> None:
+        for event in ended[: int(bench.ended(RowStatus.EOS))]:
+            event.set()
+
+    bench.after_deliver = tell
     bench.engine.start()
     for event in ended:
         bench.submit(words(3))

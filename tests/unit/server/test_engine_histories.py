@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fakes.engine import LIMITS, EngineBench, recorder
-from fakes.runtime import FIRST_WORD, Source
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.errors import QueueFull
 from dragoman.server.request import Row, RowStatus
+from tests.fakes.engine import LIMITS, EngineBench, recorder
+from tests.fakes.runtime import FIRST_WORD, Source
 
 ROWS = 4
 MAX_QUEUED = 12

@@ -22,12 +22,15 @@ class FakeCall:
         self._status = status
 
     def code(self) -> grpc.StatusCode:
+        """Return the status code."""
         return self._status.code
 
     def details(self) -> str:
+        """Return the message."""
         return self._status.details
 
     def trailing_metadata(self) -> object:
+        """Return where the details are."""
         return self._status.trailing_metadata
 
 

@@ -205,6 +205,7 @@ class PoolHistories(RuleBasedStateMachine):
         self.addresses = self.find_addresses()
 
     def find_addresses(self) -> list[int]:
+        """Return where every buffer begins."""
         return [view.ctypes.data for view in (*self.pool.self_attention.views(), *self.pool.cross_attention.views())]
 
     @precondition(lambda self: len(self.rows) < ROWS)

@@ -1,13 +1,13 @@
 from dataclasses import dataclass
 
 import pytest
-from fakes.engine import new_row
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.request import Row, RowStatus
 from dragoman.server.scheduler import bucket, plan
+from tests.fakes.engine import new_row
 
 NOW = 100.0
 
@@ -120,6 +120,8 @@ def test_a_bucket_is_the_next_power_of_two(length: int, size: int) -> None:
 
 @dataclass(frozen=True)
 class Arrivals:
+    """Source lengths of a queue, and what a plan may use."""
+
     lengths: list[int]
     free_slots: int
     encode_tokens: int
