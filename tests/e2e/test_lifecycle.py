@@ -316,6 +316,14 @@ def write_manifest(folder: Path, manifest: Manifest, **changes: object) -> None:
     replace(manifest, **changes).write(folder)  # type: ignore[arg-type]  # tests know the types
 
 
+def test_a_tokenizer_of_another_model_is_an_error(copied_bundle: Path) -> None:
+    """Its ids would mean other pieces; the start compares the sizes."""
+    manifest = bundle.load_manifest(BUNDLE)
+    write_manifest(copied_bundle, manifest, shape=replace(manifest.shape, vocab_size=401))
+
+    assert "the tokenizer has 400 pieces, the graphs 401" in fails_to_start(model=copied_bundle)
+
+
 def test_an_unknown_device_is_an_error() -> None:
     """The message lists what there is."""
     assert "device is 'tpu'; choose one of ['auto', 'cpu']" in fails_to_start("--device", "tpu")

@@ -26,6 +26,8 @@ def words(count: int, first: int = FIRST_WORD) -> Source:
 class Recorder:
     """A listener that keeps what it was told and refuses to be told anything after the end."""
 
+    wants_tokens = True
+
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.ends = 0

@@ -113,7 +113,8 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         logger.info("ready after=%.2fs", time.monotonic() - started)
         # One line on stdout for scripts: with port 0 it is how they learn the ports.
-        print(f"ready grpc={self._config.host}:{self.port} http={self._config.host}:{self.http_port}", flush=True)
+        addresses = (_address(self._config.host, port) for port in (self.port, self.http_port))
+        print("ready grpc={} http={}".format(*addresses), flush=True)
 
     async def stop(self) -> None:
         """Drain and stop; returns when the last accepted call has its answer."""
@@ -149,7 +150,7 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         config = self._config
         try:
-            self.port = self._grpc.add_insecure_port(f"{config.host}:{config.port}")
+            self.port = self._grpc.add_insecure_port(_address(config.host, config.port))
             self._http = HttpServer(
                 config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready
             )
@@ -173,6 +174,11 @@ class Server:
             tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
         except RuntimeError as error:
             raise StartupError(f"{folder / bundle.TOKENIZER} is not a tokenizer: {str(error).strip()}") from error
+        if tokenizer.vocab_size != manifest.shape.vocab_size:
+            raise StartupError(
+                f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the graphs {manifest.shape.vocab_size}; "
+                "the bundle is put together from different models, export it again"
+            )
         try:
             pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
         except MemoryError as error:
@@ -233,6 +239,13 @@ def check_one_runtime() -> None:
         )
 
 
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _run_all(events: Sequence[Event]) -> None:
     for event in events:
-        event()
+        try:
+            event()
+        except Exception:  # the other events belong to other callers
+            logger.exception("an event of the engine failed")

@@ -20,6 +20,8 @@ _REASONS = {
 class Gather:
     """Waits until all rows of a call have ended."""
 
+    wants_tokens = False
+
     def __init__(self, rows: int) -> None:
         """Expect so many rows."""
         self._open = rows
@@ -27,8 +29,8 @@ class Gather:
         if not rows:
             self._done.set_result(None)
 
-    def token(self, token: int) -> None:
-        """Ignore; a unary call needs the end only."""
+    def token(self, token: int) -> None:  # the protocol's signature
+        """Do nothing; a unary call needs the end only."""
 
     def ended(self, row: Row) -> None:  # noqa: ARG002  # the rows are read when all have ended
         """Count."""
@@ -43,6 +45,8 @@ class Gather:
 
 class Pieces:
     """Turns one row's tokens into pieces of text as they come."""
+
+    wants_tokens = True
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Start a new text."""

@@ -205,7 +205,8 @@ class Engine:
             if not is_eos:
                 row.output.append(token)
                 generated += 1
-                self._events.append(lambda row=row, token=token: row.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
+                if row.listener.wants_tokens:
+                    self._events.append(lambda row=row, token=token: row.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
         self._metrics.target_tokens_total.inc(generated)
         for slot in reversed(verdict.ended.nonzero()[0].tolist()):  # from the back: slots ahead stay valid
             row = rows[slot]

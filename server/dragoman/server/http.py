@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
@@ -30,8 +31,9 @@ class HttpServer:
             OSError: The port is taken.
         """
         handler = type("Handler", (_Handler,), {"registry": registry, "checks": {"/livez": live, "/readyz": ready}})
-        self._server = ThreadingHTTPServer((host, port), handler)
-        self._server.daemon_threads = True
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("Server", (ThreadingHTTPServer,), {"address_family": family, "daemon_threads": True})
+        self._server: ThreadingHTTPServer = server((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property

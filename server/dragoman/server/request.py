@@ -26,7 +26,13 @@ class RowStatus(enum.Enum):
 
 
 class Listener(Protocol):
-    """Gets a row's events, in order, on whatever thread the engine's `deliver` uses."""
+    """Gets a row's events, in order, on whatever thread the engine's `deliver` uses.
+
+    Attributes:
+        wants_tokens: Whether `token` is called at all; an event per token and row is not free.
+    """
+
+    wants_tokens: bool
 
     def token(self, token: int) -> None:
         """One more token, EOS not included."""

@@ -1,8 +1,8 @@
 """Whom to drop, whom to encode: pure policy over values. No clock, no thread, no ONNX.
 
 The queue is served in order of arrival: the oldest waiting row is in every encode batch. Rows of
-about its length may join it, so that padding stays below half, and the batch stays within a token
-budget, so that the rows that are decoding never wait long for a burst of new ones.
+about its length may join it, so that little is padding, and the batch stays within a token budget, so
+that the rows that are decoding never wait long for a burst of new ones.
 """
 
 from __future__ import annotations

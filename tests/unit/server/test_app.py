@@ -25,3 +25,16 @@ def test_one_runtime_package_is_fine(monkeypatch: pytest.MonkeyPatch, name: str)
     install(monkeypatch, "numpy", name)
 
     app.check_one_runtime()
+
+
+def test_an_event_that_fails_does_not_take_the_others_along(caplog: pytest.LogCaptureFixture) -> None:
+    """Events of one iteration belong to different callers; the failure is logged."""
+    seen: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("scripted")
+
+    app._run_all([lambda: seen.append("before"), fail, lambda: seen.append("after")])
+
+    assert seen == ["before", "after"]
+    assert "an event of the engine failed" in caplog.text

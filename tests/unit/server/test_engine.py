@@ -508,3 +508,18 @@ def test_each_way_to_end_is_counted_under_its_reason() -> None:
 
     for status in RowStatus:
         assert bench.ended(status) == (1 if status.final else 0), status
+
+
+def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
+    """A unary call does not pay for an event per token; its row's output is complete all the same."""
+    bench = EngineBench()
+    [row] = bench.submit(words(3))
+    recorder(row).wants_tokens = False
+    told: list[int] = []
+    recorder(row).token = told.append  # type: ignore[method-assign]
+    recorder(row).ended = lambda row: told.append(-len(row.output))  # type: ignore[method-assign]
+
+    bench.finish()
+
+    assert told == [-3]
+    assert row.output == echo(words(3))
