@@ -516,7 +516,7 @@ def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
     [row] = bench.submit(words(3))
     recorder(row).wants_tokens = False
     told: list[int] = []
-    recorder(row).token = told.append  # type: ignore[method-assign]
+    recorder(row).token = told.append  # type: ignore[method-assign,assignment]
     recorder(row).ended = lambda row: told.append(-len(row.output))  # type: ignore[method-assign]
 
     bench.finish()
