@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "model" / "recipes" / "numbers.toml"
 REQUIRED = 0.99
+_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,14 @@ def _dragoman(*arguments: object) -> None:
 @contextmanager
 def _server(bundle: Path) -> Iterator[str]:
     """Serve a bundle on a free port; yields its address."""
-    words = ["serve", "--model", str(bundle), "--port", "0", "--http-port", "0"]
+    words = ["serve", "--model", str(bundle), "--grpc-port", "0", "--http-port", "0"]
     print("$", shlex.join(["dragoman", *words]), "&", flush=True)
     command = [sys.executable, "-m", "dragoman.cli.main", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None:
             raise AssertionError("stdout is piped")
+        watchdog = threading.Timer(_TIMEOUT_S, process.kill)  # a server that hangs must not hang the tests
+        watchdog.start()
         try:
             ready = re.match(r"ready grpc=(\S+)", process.stdout.readline())
             if not ready:
@@ -95,6 +99,8 @@ def _server(bundle: Path) -> Iterator[str]:
             yield ready[1]
         finally:
             process.send_signal(signal.SIGTERM)
+            process.wait()
+            watchdog.cancel()
     if process.returncode:
         raise RuntimeError(f"the server stopped with exit code {process.returncode}")
 

@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ SENTENCES = (
     "If you want to print only one page, select the page in the list and click the print button.",
 )
 _READY = re.compile(r"ready grpc=(\S+) http=(\S+)")
-_START_TIMEOUT_S = 60.0
+_TIMEOUT_S = 120.0  # the whole demo; a server that hangs is killed
 
 
 def main() -> int:
@@ -56,20 +57,23 @@ def main() -> int:
 @contextmanager
 def _server(model: str | None) -> Iterator[tuple[str, str]]:
     """Run `dragoman serve` on free ports; yields the gRPC and HTTP addresses."""
-    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "dragoman.cli.main", "serve", "--grpc-port", "0", "--http-port", "0"]
     command += ["--log-level", "warning", *(["--model", model] if model else [])]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None:
             raise AssertionError("stdout is piped")
-        line = process.stdout.readline()  # ends at once if the server dies, whose reason is on stderr
-        ready = _READY.match(line)
-        if not ready:
-            raise SystemExit(f"the server did not start (exit code {process.wait(_START_TIMEOUT_S)})")
+        watchdog = threading.Timer(_TIMEOUT_S, process.kill)
+        watchdog.start()
         try:
+            line = process.stdout.readline()  # ends at once if the server dies, whose reason is on stderr
+            ready = _READY.match(line)
+            if not ready:
+                raise SystemExit("the server did not start")
             yield ready[1], ready[2]
         finally:
             process.send_signal(signal.SIGTERM)
-            code = process.wait(_START_TIMEOUT_S)
+            code = process.wait()
+            watchdog.cancel()
     if code:
         raise SystemExit(f"the server stopped with exit code {code}")
 

@@ -41,7 +41,7 @@ def serve_command(
     *flags: str, model: Path = BUNDLE, port: int = 0, http_port: int = 0, command: Sequence[str] = _COMMAND
 ) -> list[str]:
     """Return the command line of a server on loopback."""
-    ports = ["--port", str(port), "--http-port", str(http_port)]
+    ports = ["--grpc-port", str(port), "--http-port", str(http_port)]
     return [*command, "serve", "--model", str(model), *ports, "--threads", "1", *flags]
 
 

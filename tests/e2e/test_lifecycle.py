@@ -267,7 +267,7 @@ def test_a_taken_grpc_port_is_an_error(taken_port: int) -> None:
 
     assert message.startswith("dragoman serve: cannot listen on 127.0.0.1")
     assert f"gRPC port {taken_port}" in message
-    assert "--port" in message
+    assert "--grpc-port" in message
 
 
 def test_a_taken_http_port_is_an_error(taken_port: int) -> None:

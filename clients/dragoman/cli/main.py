@@ -103,16 +103,17 @@ def _load(name: str) -> ModuleType | None:
 
 
 def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
-    errors: tuple[type[Exception], ...] = module.ERRORS
+    # OSError: a full disk or a read-only folder is the user's to know.
+    errors: tuple[type[Exception], ...] = (OSError, *module.ERRORS)
     try:
         code: int = module.run(arguments)
-    except errors as error:
-        print(f"dragoman {name}: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:
         # The reader (head, less) has gone. Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except errors as error:
+        print(f"dragoman {name}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"dragoman {name}: interrupted", file=sys.stderr)
         return 130

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.export.errors import BundleError
+from dragoman.model.limits import LENGTH_MARGIN, LENGTH_RATIO, default_max_new_tokens
 from dragoman.model.vocab import SpecialIds
 
 FORMAT_VERSION = 1
@@ -63,17 +64,19 @@ class Limits:
         max_source_tokens: Longest source.
         max_target_tokens: Longest target; also the largest T_max that is ever needed.
         length_ratio: A translation may by default have this many tokens per source token ...
-        length_margin: ... plus this many. Stops a looping row early and leaves real ones alone.
+        length_margin: ... plus this many.
     """
 
     max_source_tokens: int
     max_target_tokens: int
-    length_ratio: float = 2.0
-    length_margin: int = 16
+    length_ratio: float = LENGTH_RATIO
+    length_margin: int = LENGTH_MARGIN
 
     def default_max_new_tokens(self, source_tokens: int) -> int:
         """Return the default limit for a source of `source_tokens` tokens, EOS included."""
-        return min(self.max_target_tokens, int(source_tokens * self.length_ratio) + self.length_margin)
+        return default_max_new_tokens(
+            source_tokens, self.max_target_tokens, ratio=self.length_ratio, margin=self.length_margin
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,12 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write manifest.json into `folder`."""
         (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder holds a bundle and nothing besides, so that replacing it loses nothing else."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return {ENCODER, DECODER} <= names <= {MANIFEST, *FILES}
 
 
 def file_sha256(path: Path) -> str:

@@ -142,6 +142,8 @@ def require(report: Report) -> dict[str, Any]:
 
 def _problems(report: Report) -> list[str]:
     problems = []
+    if not report.sentences:
+        problems.append("no held-out sentence fits the model's limit, so no text was compared")
     tolerance = LOGIT_TOLERANCE.get(report.precision)
     if tolerance is not None:
         if not report.max_logit_difference <= tolerance:
@@ -209,10 +211,10 @@ def _sources(
         special, size = checkpoint.tokenizer.special, checkpoint.model.config.vocab_size
         top = min(60, limits.max_source_tokens)
         return [_random_ids(generator, size, generator.randint(1, top), special.eos) for _ in range(sentences)], []
-    chosen = generator.sample(list(pairs), min(sentences, len(pairs)))
-    encoded = [(checkpoint.tokenizer.encode(pair.source), pair.target) for pair in chosen]
+    encoded = [(checkpoint.tokenizer.encode(pair.source), pair.target) for pair in pairs]
     fitting = [(ids, target) for ids, target in encoded if len(ids) <= limits.max_source_tokens]
-    return [ids for ids, _ in fitting], [target for _, target in fitting]
+    chosen = generator.sample(fitting, min(sentences, len(fitting)))
+    return [ids for ids, _ in chosen], [target for _, target in chosen]
 
 
 def _random_ids(generator: random.Random, vocab_size: int, length: int, eos: int) -> list[int]:

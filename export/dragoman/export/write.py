@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +45,8 @@ def write_bundle(
     Raises:
         ExportError: `out` is in the way, or verification failed. Nothing is left behind.
     """
-    if out.exists() and not (out / bundle.MANIFEST).exists():
+    out = out.resolve()
+    if out.exists() and not bundle.is_bundle(out):
         raise ExportError(f"{out} exists and is not a bundle; choose another --out or remove it")
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
@@ -60,7 +60,7 @@ def write_bundle(
             manifest = replace(manifest, verification=verify(folder))
             manifest.write(folder)
         if out.exists():
-            shutil.rmtree(out)
+            os.replace(out, Path(scratch) / "replaced")
         os.replace(folder, out)
     return manifest
 

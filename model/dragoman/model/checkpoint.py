@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from dragoman.model.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
 
 FORMAT_VERSION = 1
+LOG = "log.jsonl"
 _PREFIX = "checkpoint-"
 
 
@@ -56,13 +58,15 @@ def save_checkpoint(
     step: int,
     training_state: dict[str, Any],
 ) -> Path:
-    """Write `run/checkpoint-<step>` and delete older ones.
+    """Write `run/checkpoint-<step>` and delete older ones; a step that is saved already is left alone.
 
     Raises:
         CheckpointError: The disk refused; older checkpoints are untouched.
     """
     target = run / f"{_PREFIX}{step:08d}"
     temporary = run / f".{target.name}.partial"
+    if target.exists():
+        return target
     meta = {
         "format_version": FORMAT_VERSION,
         "model": model.config.to_dict(),
@@ -71,15 +75,14 @@ def save_checkpoint(
         "step": step,
     }
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for stale in run.glob(f".{_PREFIX}*.partial"):
+            shutil.rmtree(stale, ignore_errors=True)
         temporary.mkdir(parents=True)
         weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         safetensors.torch.save_file(weights, temporary / "model.safetensors")
         (temporary / "tokenizer.model").write_bytes(tokenizer.model)
         (temporary / "config.json").write_text(json.dumps(meta, indent=2) + "\n", "utf-8")
         torch.save(training_state, temporary / "training.pt")
-        if target.exists():
-            shutil.rmtree(target)
         os.replace(temporary, target)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -88,6 +91,13 @@ def save_checkpoint(
         if old != target:
             shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def delete_run(run: Path) -> None:
+    """Delete what training wrote into a run folder, and nothing else that may lie there."""
+    for folder in (*_checkpoints(run), *run.glob(f".{_PREFIX}*.partial")):
+        shutil.rmtree(folder)
+    (run / LOG).unlink(missing_ok=True)
 
 
 def latest_checkpoint(run: Path) -> Path | None:
@@ -126,7 +136,7 @@ def load_training_state(folder: Path) -> dict[str, Any]:
     """Load what `save_checkpoint` was given as `training_state`."""
     try:
         state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot read the training state of {folder}: {error}") from error
     return state
 

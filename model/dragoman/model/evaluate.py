@@ -9,6 +9,7 @@ import sacrebleu
 from tqdm import tqdm
 
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.limits import default_max_new_tokens
 from dragoman.model.search import greedy
 
 _ROWS = 32
@@ -68,7 +69,7 @@ def translate_all(checkpoint: Checkpoint, sources: Sequence[str]) -> list[str]:
     with tqdm(total=len(order), unit="sentence", desc="translate") as bar:
         for start in range(0, len(order), _ROWS):
             rows = order[start : start + _ROWS]
-            limits = [min(config.max_target_tokens, 2 * len(encoded[i]) + 16) for i in rows]
+            limits = [default_max_new_tokens(len(encoded[i]), config.max_target_tokens) for i in rows]
             found = greedy(checkpoint.model, [encoded[i] for i in rows], limits, checkpoint.tokenizer.special)
             for i, ids in zip(rows, found, strict=True):
                 texts[i] = checkpoint.tokenizer.decode(ids)

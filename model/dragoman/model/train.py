@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import torch
 from tqdm import tqdm
 
-from dragoman.model.checkpoint import save_checkpoint
+from dragoman.model.checkpoint import LOG, save_checkpoint
 from dragoman.model.config import Stage, TrainConfig
 from dragoman.model.data import Batch, Example, batches_of_epoch, collate, sequential_batches
 from dragoman.model.errors import TrainingError
@@ -53,6 +53,7 @@ class Trainer:
         validation: Sequence[Example],
         run: Path,
         languages: tuple[str, str],
+        stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is computed yet.
@@ -65,6 +66,7 @@ class Trainer:
             validation: Tokenized validation pairs.
             run: Folder for checkpoints and the log.
             languages: BCP-47 tags of source and target.
+            stop: Asked between two updates; true ends the run there, saved, to be continued later.
             clock: Seconds, monotonic.
 
         Raises:
@@ -81,6 +83,7 @@ class Trainer:
         self.validation = [e for e in validation if e.length <= limit][: config.validate_pairs]
         self.progress = Progress()
         self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), eps=1e-9)
+        self._stop = stop
         self._clock = clock
         for stage in self.stages:
             if stage.max_pieces > limit:
@@ -91,28 +94,34 @@ class Trainer:
                 raise TrainingError(f"no training pair has at most {stage.max_pieces} pieces; raise max_pieces")
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a checkpoint's training state; the model's weights are loaded already."""
+        """Continue from a checkpoint's training state; the model's weights are loaded already.
+
+        Raises:
+            TrainingError: The run had more stages than there are now.
+        """
         self.progress = Progress(**state["progress"])
+        if self.progress.stage >= len(self.stages):
+            raise TrainingError(
+                f"the run is in stage {self.progress.stage + 1}, but the recipe has {len(self.stages)}; "
+                "restore the recipe, or begin again with --restart"
+            )
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["rng"])
 
     def train(self) -> Progress:
-        """Train to the end, saving on the way and at the end, also when interrupted.
+        """Train to the end or until `stop`, saving on the way and at the end.
+
+        A stop takes effect between two updates, never inside one: a checkpoint holds whole updates.
 
         Returns:
             Where the run stands.
 
         Raises:
-            TrainingError: The loss is not finite; the last checkpoint is good.
-            KeyboardInterrupt: After saving.
+            TrainingError: The loss or a gradient is not finite; earlier checkpoints are good.
         """
         self.run.mkdir(parents=True, exist_ok=True)
-        with (self.run / "log.jsonl").open("a", encoding="utf-8") as log, self._bar() as bar:
-            try:
-                self._loop(log, bar)
-            except KeyboardInterrupt:
-                self._save()
-                raise
+        with (self.run / LOG).open("a", encoding="utf-8") as log, self._bar() as bar:
+            self._loop(log, bar)
             self._save()
         return self.progress
 
@@ -120,7 +129,7 @@ class Trainer:
         progress, config = self.progress, self.config
         last = saved = self._clock()
         seen = _Meter()
-        while not self._finished():
+        while not self._ends():
             for indices in self._remaining_batches():
                 loss, tokens = self._update([self.training[i] for i in indices])
                 now = self._clock()
@@ -136,13 +145,13 @@ class Trainer:
                     self._save()
                     last = saved = self._clock()
                     seen = _Meter()
-                if self._finished() or self._stage_finished():
+                if self._ends() or self._stage_finished():
                     break
             else:
                 progress.epoch += 1
                 progress.batch = 0
                 continue
-            if self._stage_finished() and not self._finished():
+            if self._stage_finished() and not self._ends():
                 progress.stage += 1
                 progress.stage_seconds = 0.0
                 progress.epoch += 1
@@ -157,14 +166,17 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         loss, tokens = self._loss(examples, config.label_smoothing)
-        if not math.isfinite(loss.item()):
-            raise TrainingError(
-                f"the loss is {loss.item()} at step {self.progress.step + 1}; the last checkpoint in "
-                f"{self.run} is good. Lower learning_rate or raise warmup_steps and start again to continue from it"
-            )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+        # Before the optimiser's step: it would write the damage into every weight.
+        for name, value in (("loss", loss.item()), ("gradient norm", norm.item())):
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"the {name} is {value} at step {self.progress.step + 1}; "
+                    f"earlier checkpoints in {self.run} are good. "
+                    "Lower learning_rate or raise warmup_steps and start again to continue from the last one"
+                )
         self.optimizer.step()
         return loss.item(), tokens
 
@@ -199,11 +211,16 @@ class Trainer:
         )
         return batches[progress.batch :]
 
-    def _finished(self) -> bool:
+    @property
+    def finished(self) -> bool:
+        """Whether the configured end is reached."""
         config, progress = self.config, self.progress
         steps_done = bool(config.max_steps) and progress.step >= config.max_steps
         time_up = bool(config.max_minutes) and progress.seconds >= config.max_minutes * 60
         return steps_done or time_up
+
+    def _ends(self) -> bool:
+        return self.finished or self._stop()
 
     def _stage_finished(self) -> bool:
         minutes = self.stages[self.progress.stage].minutes

@@ -150,14 +150,15 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         config = self._config
         try:
-            self.port = self._grpc.add_insecure_port(_address(config.host, config.port))
+            self.port = self._grpc.add_insecure_port(_address(config.host, config.grpc_port))
             self._http = HttpServer(
                 config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready
             )
         except (OSError, RuntimeError) as error:
             raise StartupError(
-                f"cannot listen on {config.host}, gRPC port {config.port} and HTTP port {config.http_port}: {error}; "
-                "is another server running? Choose other ports with --port and --http-port"
+                f"cannot listen on {config.host}, gRPC port {config.grpc_port} and HTTP port {config.http_port}: "
+                f"{error}; "
+                "is another server running? Choose other ports with --grpc-port and --http-port"
             ) from error
         self._http.start()
         await self._grpc.start()
@@ -167,9 +168,6 @@ class Server:
         config, manifest = self._config, self._manifest
         folder = Path(config.model)
         threads = config.threads or available_cpus()
-        runtime = OnnxRuntime(
-            folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
-        )
         try:
             tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
         except RuntimeError as error:
@@ -180,10 +178,14 @@ class Server:
                 "the bundle is put together from different models, export it again"
             )
         try:
+            runtime = OnnxRuntime(
+                folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
+            )
             pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
         except MemoryError as error:
             raise StartupError(
-                f"no memory for the caches of {config.max_rows} texts: {error}; lower --max-rows"
+                f"no memory for the caches of {config.max_rows} texts and for encoding {config.encode_tokens} tokens: "
+                f"{error}; lower --max-rows or --encode-tokens"
             ) from error
         warm_up(runtime, pool, manifest)
         self.metrics.describe_model(

@@ -14,6 +14,7 @@ from dragoman.server.errors import StartupError
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 _LAST_PORT = 65535
+_LARGEST = 2**31 - 1  # gRPC's options are 32 bits wide
 DEFAULT_BUNDLE = Path(__file__).parent / "models" / "en-de"
 
 
@@ -30,7 +31,7 @@ class ServerConfig:
         "bundle folder to serve; the default is the English-German model that comes with the package",
     )
     host: str = _option("127.0.0.1", "address of both ports; 0.0.0.0 in a container")
-    port: int = _option(50051, "gRPC port; 0 takes a free one")
+    grpc_port: int = _option(50051, "gRPC port; 0 takes a free one")
     http_port: int = _option(8080, "port of /metrics, /livez and /readyz; 0 takes a free one")
     device: str = _option("auto", "where to compute", ("auto", "cpu"))
     threads: int = _option(0, "threads of an operator; 0 means as many as the container may use CPUs")
@@ -67,13 +68,18 @@ class ServerConfig:
             if getattr(self, name) < least
         ]
         problems += [
+            f"{option.name} is {getattr(self, option.name)}; it must be at most {_LARGEST}"
+            for option in fields(self)
+            if option.type == "int" and getattr(self, option.name) > _LARGEST
+        ]
+        problems += [
             f"{name} is {getattr(self, name)}; it must be a finite number"
             for name in ("drain_delay_s", "drain_timeout_s")
             if not math.isfinite(getattr(self, name))
         ]
         problems += [
             f"{name} is {getattr(self, name)}; ports are 0 to {_LAST_PORT}"
-            for name in ("port", "http_port")
+            for name in ("grpc_port", "http_port")
             if not 0 <= getattr(self, name) <= _LAST_PORT
         ]
         problems += [

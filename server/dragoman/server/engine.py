@@ -8,6 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 Event = Callable[[], None]
 # How long an idle engine sleeps at most; a submitted or cancelled row wakes it at once.
 _IDLE_WAIT_S = 1.0
+# Rows at the head of the queue that every iteration looks at; the rest only when one of them may have to go.
+_WINDOW = 256
 _SHORTEST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0
 
 
@@ -70,6 +73,9 @@ class Engine:
         self._waiting: deque[Row] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._planned: list[Row] = []  # taken from the queue by the plan that is carried out
+        self._sweep_at = math.inf  # when a waiting row may have to be dropped
+        self._pool_in_doubt = False  # work on the pool has begun and not ended
         self._events: list[Event] = []
         self._row_seconds = 0.1  # moving average of a row's time from encoder to end
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -103,6 +109,7 @@ class Engine:
                     self._retry_after(queued),
                 )
             self._waiting.extend(rows)
+            self._sweep_at = min((self._sweep_at, *(row.deadline for row in rows if row.deadline is not None)))
             self._metrics.waiting.set(len(self._waiting))
             self._wake.notify()
 
@@ -111,6 +118,7 @@ class Engine:
         with self._wake:
             for row in rows:
                 row.cancelled = True
+            self._sweep_at = -math.inf
             self._wake.notify()
 
     def close(self) -> None:
@@ -121,8 +129,23 @@ class Engine:
         self._thread.join()
 
     def _run(self) -> None:
-        while self._wait_for_work():
-            self.iterate()
+        try:
+            while self._wait_for_work():
+                self.iterate()
+        except Exception:
+            # Nothing in an iteration is expected to get here. Whoever waits must not wait for ever, and
+            # liveness fails from now on.
+            self._give_up()
+
+    def _give_up(self) -> None:
+        with self._wake:
+            self._closing = True
+            rows = [*self._rows, *self._planned, *self._waiting]
+            self._rows.clear()
+            self._waiting.clear()
+        left = {id(row): row for row in rows if not row.status.final}
+        self._fail(list(left.values()), "the engine stopped", exc_info=True)
+        self._publish()
 
     def iterate(self) -> None:
         """Do one iteration; public so that tests can drive the engine without its thread."""
@@ -144,17 +167,22 @@ class Engine:
 
     def _plan(self) -> StepPlan:
         with self._wake:
+            now = self._clock()
+            sweep = now >= self._sweep_at
+            looked_at = [self._waiting.popleft() for _ in range(len(self._waiting) if sweep else self._window())]
             plan = scheduler.plan(
-                self._waiting,
-                self._rows,
-                free_slots=self._pool.free,
-                encode_tokens=self._encode_tokens,
-                now=self._clock(),
+                looked_at, self._rows, free_slots=self._pool.free, encode_tokens=self._encode_tokens, now=now
             )
-            gone = {id(row) for row in plan.encode} | {id(row) for row, _ in plan.drop}
-            if gone:
-                self._waiting = deque(row for row in self._waiting if id(row) not in gone)
+            self._planned = [*plan.encode, *(row for row, _ in plan.drop)]
+            gone = {id(row) for row in self._planned}
+            self._waiting.extendleft(row for row in reversed(looked_at) if id(row) not in gone)
+            if sweep:
+                deadlines = (row.deadline for row in self._waiting if row.deadline is not None)
+                self._sweep_at = min(deadlines, default=math.inf)
         return plan
+
+    def _window(self) -> int:
+        return min(_WINDOW, len(self._waiting))
 
     def _drop(self, rows: Sequence[tuple[Row, RowStatus]]) -> None:
         for row, status in rows:
@@ -170,6 +198,7 @@ class Engine:
             self._metrics.queue_duration.observe(start - row.times.submitted)
         cross = self._runtime.encode([row.source for row in rows])
         lengths = [len(row.source) for row in rows]
+        self._pool_in_doubt = True
         self._pool.admit(cross, lengths, [row.max_new_tokens for row in rows], self._special.start)
         end = self._clock()
         for row in rows:
@@ -180,29 +209,33 @@ class Engine:
         self._metrics.source_tokens_total.inc(sum(lengths))
         self._metrics.encode_duration.observe(end - start)
         self._metrics.encode_rows.observe(len(rows))
+        self._pool_in_doubt = False
 
     def _step(self, rows: Sequence[Row]) -> None:
         start = self._clock()
+        self._pool_in_doubt = True
         self._pool.reserve()
         next_ids = self._runtime.step(self._pool)
         self._pool.append(next_ids)
         live = len(rows)
         verdict = search.greedy(
-            next_ids, self._pool.cache_lengths[:live], self._pool.max_new_tokens[:live], self._special.eos
+            next_ids, self._pool.cache_lengths[:live], self._pool.max_new_tokens[:live], self._special
         )
         now = self._clock()
         self._metrics.step_duration.observe(now - start)
         self._metrics.step_rows.observe(live)
         self._commit(rows, verdict, now)
+        self._pool_in_doubt = False
 
     def _commit(self, rows: Sequence[Row], verdict: search.Verdict, now: float) -> None:
         """Hand out the step's tokens and let finished rows leave."""
         generated = 0
-        for row, token, is_eos in zip(rows, verdict.tokens.tolist(), verdict.eos.tolist(), strict=True):
+        outcome = zip(rows, verdict.tokens.tolist(), verdict.is_text.tolist(), strict=True)
+        for row, token, is_text in outcome:
             if row.times.first_token is None:
                 row.times.first_token = now
                 self._metrics.time_to_first_token.observe(now - row.times.submitted)
-            if not is_eos:
+            if is_text:
                 row.output.append(token)
                 generated += 1
                 if row.listener.wants_tokens:
@@ -210,6 +243,11 @@ class Engine:
         self._metrics.target_tokens_total.inc(generated)
         for slot in reversed(verdict.ended.nonzero()[0].tolist()):  # from the back: slots ahead stay valid
             row = rows[slot]
+            if verdict.faulty[slot]:
+                self._pool.erase(slot)
+                self._leave(row)
+                self._fail([row], f"the graph chose token {verdict.tokens[slot]}, as it does for logits that are NaN")
+                continue
             self._leave(row)
             self._metrics.target_tokens.observe(len(row.output))
             self._row_seconds += 0.05 * (now - (row.times.encode_start or now) - self._row_seconds)
@@ -235,18 +273,23 @@ class Engine:
         try:
             work(rows)
         except Exception:
-            correlation_id = uuid.uuid4().hex[:12]
-            logger.exception("engine failure correlation_id=%s rows=%d", correlation_id, len(rows))
-            self._metrics.engine_failures.inc()
             failed = [row for row in rows if not row.status.final]
-            if any(row.status is RowStatus.RUNNING for row in failed):
-                # The pool is in an unknown state, so whoever has a slot fails with them.
+            if self._pool_in_doubt:
+                # Whoever has a slot fails with them: their caches cannot be trusted.
                 failed += [row for row in self._rows if row not in failed and not row.status.final]
                 self._pool.clear()
                 self._rows.clear()
-            for row in failed:
-                row.correlation_id = correlation_id
-                self._end(row, RowStatus.FAILED)
+                self._pool_in_doubt = False
+            self._fail(failed, "encode or decode step failed", exc_info=True)
+
+    def _fail(self, rows: Sequence[Row], reason: str, *, exc_info: bool = False) -> None:
+        """End rows with an id that the log explains."""
+        correlation_id = uuid.uuid4().hex[:12]
+        logger.error("%s correlation_id=%s rows=%d", reason, correlation_id, len(rows), exc_info=exc_info)
+        self._metrics.engine_failures.inc()
+        for row in rows:
+            row.correlation_id = correlation_id
+            self._end(row, RowStatus.FAILED)
 
     def _publish(self) -> None:
         self._metrics.running.set(len(self._rows))

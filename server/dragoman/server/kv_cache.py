@@ -157,6 +157,11 @@ class CachePool:
         self.live = last
         return last
 
+    def erase(self, slot: int) -> None:
+        """Zero a slot's keys and values: what is not a number would outlive its row there."""
+        for view in (*self.self_attention.views(), *self.cross_attention.views()):
+            view[slot] = 0
+
     def tighten(self) -> None:
         """Shrink the views to the longest live row, after rows have left."""
         if self.live:

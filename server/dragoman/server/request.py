@@ -62,8 +62,8 @@ class Row:
         listener: Gets the events.
         times: When things happened.
         deadline: Monotonic seconds; None means no deadline.
-        cancelled: Set by any thread when the caller has gone; the engine looks before each encode
-            and each step.
+        cancelled: Set by any thread when the caller has gone; the engine looks once per iteration,
+            before it encodes and steps.
         status: Written by the engine only.
         output: Target ids so far, EOS not included.
         correlation_id: Of the log entry, when it failed.

@@ -21,6 +21,7 @@ from dragoman.export.verify import require, verify
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
+from dragoman.model.data import Pair
 from dragoman.model.generated import examples
 from dragoman.model.search import greedy
 from dragoman.model.tokenizer import train_tokenizer
@@ -239,6 +240,8 @@ def test_refused_bundle_is_not_written(checkpoint: Checkpoint, tmp_path: Path) -
 def test_a_folder_that_is_no_bundle_is_not_replaced(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """Someone's files are not deleted by a mistyped --out."""
     (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / bundle.MANIFEST).write_text("{}")
+    (tmp_path / "photos" / "train.tsv").write_text("a\tb\n")
     with pytest.raises(ExportError, match="exists and is not a bundle"):
         write_bundle(checkpoint, tmp_path / "photos", name="b", precision="fp32", verify=None)
 
@@ -251,3 +254,21 @@ def test_manifest_describes_the_model(int8: Path) -> None:
     assert (manifest.shape.num_heads, manifest.shape.head_dim, manifest.shape.num_decoder_layers) == (4, 8, 2)
     assert manifest.limits.max_target_tokens == 24
     assert manifest.model["d_ff"] == 64
+
+
+def test_a_bundle_is_replaced(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Exporting again to the same folder is what people do all day, also through a symbolic link."""
+    out, link = tmp_path / "bundle", tmp_path / "link"
+    write_bundle(checkpoint, out, name="old", precision="fp32", verify=None)
+    link.symlink_to(out)
+    write_bundle(checkpoint, link, name="new", precision="fp32", verify=None)
+
+    assert load_manifest(out).name == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "link"]
+
+
+def test_nothing_compared_is_not_a_pass(checkpoint: Checkpoint, fp32: Path) -> None:
+    """Held-out sentences beyond the model's limit cannot vouch for it."""
+    report = verify(fp32, checkpoint, [Pair("one " * 200, "eins")])
+
+    assert "no text was compared" in report.problems[0]

@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from dragoman.model.checkpoint import latest_checkpoint, load_checkpoint, load_training_state
+from dragoman.model.checkpoint import delete_run, latest_checkpoint, load_checkpoint, load_training_state
+from dragoman.model.commands.train import _check_same
 from dragoman.model.config import ModelConfig, Recipe, Stage, TrainConfig
 from dragoman.model.data import Example, Pair, batches_of_epoch, collate, read_pairs, tokenize_pairs
 from dragoman.model.errors import CheckpointError, ConfigError, DataError, TrainingError
-from dragoman.model.generated import examples
+from dragoman.model.generated import examples, write_corpus
 from dragoman.model.loss import label_smoothed_loss
 from dragoman.model.schedule import inverse_square_root
 from dragoman.model.tokenizer import Tokenizer, train_tokenizer
 from dragoman.model.train import Trainer
 from dragoman.model.transformer import Transformer
 
+SMALL_RECIPE = """
+[languages]
+source = "en"
+target = "de"
+[tokenizer]
+vocab_size = 330
+[model]
+d_model = 16
+d_ff = 16
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+[training]
+batch_tokens = 200
+max_steps = 300
+"""
 PAIRS = [Pair(e.source, e.target) for e in itertools.islice(examples(seed=3), 400)]
 
 
@@ -76,21 +96,95 @@ def test_training_lowers_the_loss(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert entries[-1]["step"] == 60
 
 
-def test_interrupted_training_saves(tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C keeps the steps done so far."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=50)
-    update = trainer._update
+def test_a_stopped_run_continues_as_if_it_had_not_been(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A request that comes in the middle of an update takes effect after it; the resumed run equals a whole one."""
+    whole = make_trainer(tokenizer, tmp_path / "whole", steps=9)
+    whole.train()
+    stopped = make_trainer(tokenizer, tmp_path / "parts", steps=9)
+    forward = stopped.model.forward
 
-    def interrupted(batch: list[Example]) -> tuple[float, int]:
-        if trainer.progress.step == 3:
-            raise KeyboardInterrupt
-        return update(batch)
+    def forward_and_ask(*arguments: torch.Tensor) -> torch.Tensor:
+        if stopped.progress.step == 4:
+            stopped._stop = lambda: True
+        return forward(*arguments)
 
-    monkeypatch.setattr(trainer, "_update", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    stopped.model.forward = forward_and_ask  # type: ignore[method-assign,assignment]
+    stopped.train()
+    assert (stopped.progress.step, stopped.finished) == (5, False)
+
+    resumed = resume(tokenizer, tmp_path / "parts", steps=9)
+    resumed.train()
+    expected = whole.model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.model.state_dict().items())
+
+
+def resume(tokenizer: Tokenizer, run: Path, *, steps: int) -> Trainer:
+    trainer = make_trainer(tokenizer, run, steps=steps)
+    checkpoint = load_checkpoint(run)
+    trainer.model.load_state_dict(checkpoint.model.state_dict())
+    trainer.restore(load_training_state(checkpoint.path))
+    return trainer
+
+
+def test_sigint_stops_the_command_between_two_updates(tmp_path: Path) -> None:
+    """Exit code 130, a checkpoint, and the same command goes on from it to the end."""
+    data = tmp_path / "data"
+    write_corpus(data, train=300, valid=20, test=20, seed=1)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(SMALL_RECIPE)
+    command = [sys.executable, "-m", "dragoman.cli.main", "train", "--recipe", str(recipe), "--data", str(data)]
+    command += ["--out", str(tmp_path / "run"), "--threads", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        while "step 20 " not in process.stderr.readline():  # the bar writes \r, which text mode reads as \n
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130, rest
+    assert "the same command continues" in rest
+    assert 20 <= load_checkpoint(tmp_path / "run").step < 300
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(tmp_path / "run").step == 300
+
+
+def test_another_model_is_not_continued(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """What differs is named, and how to go on."""
+    make_trainer(tokenizer, tmp_path, steps=1).train()
+    recipe = Recipe("en", "fr", {"d_model": 32, "max_source_tokens": 64})
+    with pytest.raises(ConfigError, match=r"d_model was 16 and is 32.*target_language was de and is fr.*--restart"):
+        _check_same(load_checkpoint(tmp_path), recipe)
+
+
+def test_restart_deletes_the_run_and_nothing_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A mistyped --out does not cost anybody's files."""
+    make_trainer(tokenizer, tmp_path, steps=1).train()
+    (tmp_path / "thesis.txt").write_text("mine")
+    delete_run(tmp_path)
+
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_stage_that_is_gone_is_an_error(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Instead of an index error in the middle of the run."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=1)
+    trainer.train()
+    state = load_training_state(load_checkpoint(tmp_path).path)
+    state["progress"]["stage"] = 3
+    with pytest.raises(TrainingError, match="in stage 4, but the recipe has 1"):
+        trainer.restore(state)
+
+
+def test_a_gradient_that_is_not_finite_spares_the_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A finite loss can have an infinite gradient; the weights stay as they were."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=9)
+    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+    trainer.model.embedding.tokens.weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    with pytest.raises(TrainingError, match="gradient norm is"):
         trainer.train()
 
-    assert load_checkpoint(tmp_path).step == 3
+    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
 
 
 def test_loss_that_is_not_finite_stops_training(tokenizer: Tokenizer, tmp_path: Path) -> None:

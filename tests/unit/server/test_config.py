@@ -25,7 +25,7 @@ def test_defaults_are_valid_and_stay_on_this_machine() -> None:
     config = configure()
 
     assert config == ServerConfig()
-    assert (config.host, config.port, config.http_port) == ("127.0.0.1", 50051, 8080)
+    assert (config.host, config.grpc_port, config.http_port) == ("127.0.0.1", 50051, 8080)
     assert config.model == str(DEFAULT_BUNDLE)
 
 
@@ -49,9 +49,11 @@ def test_every_field_has_a_flag_a_variable_and_help(name: str) -> None:
 
 def test_values_get_the_type_of_their_field() -> None:
     """Numbers are numbers, whole or not, wherever they come from."""
-    config = configure("--drain-delay-s", "2.5", environment={"DRAGOMAN_PORT": "0", "DRAGOMAN_DRAIN_TIMEOUT_S": "7"})
+    config = configure(
+        "--drain-delay-s", "2.5", environment={"DRAGOMAN_GRPC_PORT": "0", "DRAGOMAN_DRAIN_TIMEOUT_S": "7"}
+    )
 
-    assert (config.drain_delay_s, config.port, config.drain_timeout_s) == (2.5, 0, 7.0)
+    assert (config.drain_delay_s, config.grpc_port, config.drain_timeout_s) == (2.5, 0, 7.0)
 
 
 def test_every_unreadable_value_is_reported_with_the_name_that_was_used() -> None:
@@ -59,10 +61,10 @@ def test_every_unreadable_value_is_reported_with_the_name_that_was_used() -> Non
     environment = {"DRAGOMAN_MAX_ROWS": "many", "DRAGOMAN_HTTP_PORT": "", "DRAGOMAN_DRAIN_DELAY_S": "soon"}
 
     with pytest.raises(StartupError) as caught:
-        configure("--port", "1e3", environment=environment)
+        configure("--grpc-port", "1e3", environment=environment)
 
     message = str(caught.value)
-    assert "--port is '1e3'; it must be a whole number" in message
+    assert "--grpc-port is '1e3'; it must be a whole number" in message
     assert "DRAGOMAN_MAX_ROWS is 'many'; it must be a whole number" in message
     assert "DRAGOMAN_HTTP_PORT is ''; it must be a whole number" in message
     assert "DRAGOMAN_DRAIN_DELAY_S is 'soon'; it must be a number" in message
@@ -77,7 +79,7 @@ def test_every_value_out_of_range_is_reported() -> None:
             max_message_bytes=0,
             threads=-2,
             drain_delay_s=-0.5,
-            port=65536,
+            grpc_port=65536,
             http_port=-1,
             device="tpu",
             log_format="xml",
@@ -91,7 +93,7 @@ def test_every_value_out_of_range_is_reported() -> None:
         "max_message_bytes is 0; it must be at least 1",
         "threads is -2; it must be at least 0",
         "drain_delay_s is -0.5; it must be at least 0",
-        "port is 65536; ports are 0 to 65535",
+        "grpc_port is 65536; ports are 0 to 65535",
         "http_port is -1; ports are 0 to 65535",
         "device is 'tpu'; choose one of ['auto', 'cpu']",
         "log_format is 'xml'; choose one of ['text', 'json']",
@@ -117,6 +119,6 @@ def test_a_full_call_has_to_fit_into_the_queue() -> None:
 def test_the_limits_themselves_are_allowed() -> None:
     """Smallest and largest values are in range."""
     ServerConfig(
-        port=0, http_port=65535, max_rows=1, encode_tokens=1, max_texts=1, max_queued_texts=1, max_message_bytes=1,
+        grpc_port=0, http_port=65535, max_rows=1, encode_tokens=1, max_texts=1, max_queued_texts=1, max_message_bytes=1,
         threads=0, drain_delay_s=0.0, drain_timeout_s=0.0,
     )  # fmt: skip

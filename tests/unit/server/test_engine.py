@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server import engine
 from dragoman.server.errors import NotServing, QueueFull
+from dragoman.server.kv_cache import CachePool
 from dragoman.server.request import RowStatus
 from tests.fakes.engine import LIMITS, EngineBench, new_row, recorder, words
 from tests.fakes.runtime import Source, echo
@@ -523,3 +526,77 @@ def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
 
     assert told == [-3]
     assert row.output == echo(words(3))
+
+
+def test_logits_that_are_not_numbers_fail_their_row_alone() -> None:
+    """The argmax of NaN is an id that the graph masks; the neighbour goes on and the slot is clean."""
+    bench = EngineBench()
+    bad, good = bench.submit(words(3, first=50), words(3))
+    bench.iterate()
+    step = bench.runtime.step
+
+    def pad_for_the_first_row(pool: CachePool) -> NDArray[np.int64]:
+        ids = step(pool).copy()
+        ids[bench.engine._rows.index(bad)] = SPECIAL_IDS.pad
+        for view in pool.self_attention.views():
+            view[bench.engine._rows.index(bad)] = np.nan
+        return ids
+
+    bench.runtime.step = pad_for_the_first_row  # type: ignore[method-assign]
+    bench.iterate()
+    bench.runtime.step = step  # type: ignore[method-assign]
+    bench.finish()
+
+    assert bad.status is RowStatus.FAILED
+    assert bad.correlation_id
+    assert recorder(bad).ends == 1
+    assert (good.status, good.output) == (RowStatus.EOS, echo(words(3)))
+    assert not any(np.isnan(view).any() for view in bench.pool.self_attention.views())
+
+
+def test_a_failed_admission_fails_whoever_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches may be half laid out; nobody decodes from them and later rows are fine."""
+    bench = EngineBench()
+    [running] = bench.submit(words(6))
+    bench.iterate()
+    monkeypatch.setattr(bench.pool, "admit", lambda *_: fail([]))
+    [new] = bench.submit(words(3, first=50))
+    bench.iterate()
+    monkeypatch.undo()
+    [later] = bench.submit(words(4, first=70))
+    bench.finish()
+
+    assert (running.status, new.status) == (RowStatus.FAILED, RowStatus.FAILED)
+    assert later.output == echo(words(4, first=70))
+
+
+def test_an_engine_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Running and waiting rows fail, new ones are refused, and liveness sees it."""
+    bench = EngineBench(rows=1)
+    rows = bench.submit(words(6), words(3))
+    monkeypatch.setattr(bench.pool, "tighten", lambda: fail([]))
+    bench.engine.start()
+    bench.engine._thread.join(WAIT_S)
+
+    assert not bench.engine.alive
+    assert [row.status for row in rows] == [RowStatus.FAILED] * 2
+    assert [recorder(row).ends for row in rows] == [1, 1]
+    with pytest.raises(NotServing):
+        bench.submit(words(3))
+
+
+def test_a_cancelled_row_far_down_the_queue_leaves_at_once() -> None:
+    """Only the head of a long queue is looked at every time, the rest when somebody in it may have to go."""
+    bench = EngineBench(rows=1, max_queued=1000)
+    rows = bench.submit(*[words(2)] * 600)
+    late = bench.submit(words(2), timeout_s=5.0)
+    bench.iterate()
+    bench.engine.cancel([rows[590]])
+    bench.iterate()
+    assert rows[590].status is RowStatus.CANCELLED
+    bench.clock.advance(6.0)
+    bench.iterate()
+
+    assert late[0].status is RowStatus.DEADLINE
+    assert [row for row in bench.engine._waiting if row.status.final] == []
+    assert list(bench.engine._waiting) == [row for row in rows if row.status is RowStatus.WAITING]

@@ -1,8 +1,9 @@
 import numpy as np
 
+from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.search import greedy
 
-EOS = 3
+EOS = SPECIAL_IDS.eos
 
 
 def test_a_row_goes_on_until_eos_or_its_own_limit() -> None:
@@ -11,7 +12,7 @@ def test_a_row_goes_on_until_eos_or_its_own_limit() -> None:
     generated = np.array([1, 5, 9, 10], np.int64)
     limits = np.array([10, 10, 10, 10], np.int64)
 
-    verdict = greedy(tokens, generated, limits, EOS)
+    verdict = greedy(tokens, generated, limits, SPECIAL_IDS)
 
     assert verdict.tokens.tolist() == [7, EOS, 7, 7]
     assert verdict.eos.tolist() == [False, True, False, False]
@@ -21,7 +22,7 @@ def test_a_row_goes_on_until_eos_or_its_own_limit() -> None:
 
 def test_eos_as_the_last_token_allowed_is_an_end_by_the_model() -> None:
     """A text that is complete at its limit was not cut."""
-    verdict = greedy(np.array([EOS], np.int64), np.array([4], np.int64), np.array([4], np.int64), EOS)
+    verdict = greedy(np.array([EOS], np.int64), np.array([4], np.int64), np.array([4], np.int64), SPECIAL_IDS)
 
     assert verdict.eos.tolist() == [True]
     assert verdict.length.tolist() == [False]
@@ -31,4 +32,14 @@ def test_no_rows_are_no_verdict() -> None:
     """An empty step is allowed."""
     nothing = np.zeros(0, np.int64)
 
-    assert greedy(nothing, nothing, nothing, EOS).ended.tolist() == []
+    assert greedy(nothing, nothing, nothing, SPECIAL_IDS).ended.tolist() == []
+
+
+def test_a_masked_token_is_a_fault_and_not_a_text() -> None:
+    """The graph cannot choose it unless its logits are not numbers."""
+    verdict = greedy(np.array([SPECIAL_IDS.pad, 7]), np.array([4, 4]), np.array([4, 9]), SPECIAL_IDS)
+
+    assert verdict.faulty.tolist() == [True, False]
+    assert verdict.is_text.tolist() == [False, True]
+    assert verdict.length.tolist() == [False, False]
+    assert verdict.ended.tolist() == [True, False]

@@ -47,6 +47,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         CorpusError: The request is wrong or the build failed.
     """
+    if (args.out / "manifest.json").exists() and not (args.out / "train.tsv").exists():
+        raise CorpusError(
+            f"{args.out} has a manifest.json but no train.tsv, so it holds something else; choose another --out"
+        )
     chosen = {subcommand.name: subcommand for subcommand in _SUBCOMMANDS}[args.corpus_command]
     return chosen.run(args)
 

@@ -1,0 +1,72 @@
+"""The model that comes with the package, in int8: the server's runtime against the plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dragoman.export import bundle
+from dragoman.export.bundle import load_manifest
+from dragoman.export.decode import BundleSession
+from dragoman.model.tokenizer import Tokenizer
+from dragoman.server.config import DEFAULT_BUNDLE
+from dragoman.server.kv_cache import CachePool
+from dragoman.server.runtime import OnnxRuntime
+
+SENTENCES = (
+    "Password",
+    "The file could not be found.",
+    "Click the button to save the file.",
+    "If you want to print only one page, select the page in the list and click the print button.",
+    "Select the text that you want to copy, then open the context menu and choose the command for copying it.",
+)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[int]]:
+    """Each sentence alone, through plain session calls without binding or a pool."""
+    session = BundleSession(DEFAULT_BUNDLE)
+    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, session.manifest.special)
+    return {text: session.greedy([tokenizer.encode(text)], [40])[0] for text in SENTENCES}
+
+
+def test_it_is_what_the_readme_says() -> None:
+    """English to German, int8, for the CPU, small enough for every clone."""
+    manifest = load_manifest(DEFAULT_BUNDLE)
+
+    assert (manifest.source_language, manifest.target_language) == ("en", "de")
+    assert (manifest.precision, manifest.devices) == ("int8", ("cpu",))
+    assert sum(path.stat().st_size for path in DEFAULT_BUNDLE.iterdir()) < 15_000_000
+
+
+def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]]) -> None:
+    """Rows join and leave a shared pool and every text equals the one alone, to the token."""
+    manifest = load_manifest(DEFAULT_BUNDLE)
+    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, manifest.special)
+    runtime = OnnxRuntime(DEFAULT_BUNDLE, manifest, device="cpu", threads=1, encode_tokens=512)
+    pool = CachePool(3, manifest.shape, manifest.limits)
+    waiting, running = list(SENTENCES), []  # type: list[str], list[str]
+    found: dict[str, list[int]] = {text: [] for text in SENTENCES}
+    steps = 0
+    while waiting or running:
+        if waiting and pool.free and steps % 2 == 0:
+            text = waiting.pop(0)
+            ids = tokenizer.encode(text)
+            pool.admit(runtime.encode([ids]), [len(ids)], [40], manifest.special.start)
+            running.append(text)
+        pool.reserve()
+        next_ids = runtime.step(pool)
+        pool.append(next_ids)
+        for text, token in zip(running, next_ids.tolist(), strict=True):
+            found[text].append(token)
+        ended = [
+            i for i, text in enumerate(running) if found[text][-1] == manifest.special.eos or len(found[text]) == 40
+        ]
+        for slot in reversed(ended):
+            running[slot] = running[pool.release(slot)]
+            running.pop()
+        pool.tighten()
+        steps += 1
+
+    assert found == expected
+    assert len(np.unique([len(ids) for ids in found.values()])) > 1
