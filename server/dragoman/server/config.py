@@ -14,6 +14,7 @@ from dragoman.server.errors import StartupError
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 _LAST_PORT = 65535
+_MOST_THREADS = 256  # each is created at start, twice; far more than that takes the machine down
 _LARGEST = 2**31 - 1  # gRPC's options are 32 bits wide
 DEFAULT_BUNDLE = Path(__file__).parent / "models" / "en-de"
 
@@ -72,6 +73,8 @@ class ServerConfig:
             for option in fields(self)
             if option.type == "int" and getattr(self, option.name) > _LARGEST
         ]
+        if self.threads > _MOST_THREADS:
+            problems.append(f"threads is {self.threads}; it must be at most {_MOST_THREADS}, and 0 fits the container")
         problems += [
             f"{name} is {getattr(self, name)}; it must be a finite number"
             for name in ("drain_delay_s", "drain_timeout_s")

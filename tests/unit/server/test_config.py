@@ -122,3 +122,13 @@ def test_the_limits_themselves_are_allowed() -> None:
         grpc_port=0, http_port=65535, max_rows=1, encode_tokens=1, max_texts=1, max_queued_texts=1, max_message_bytes=1,
         threads=0, drain_delay_s=0.0, drain_timeout_s=0.0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [("threads", 100_000, "at most 256"), ("max_message_bytes", 3_000_000_000, "at most 2147483647")],
+)
+def test_a_value_that_would_take_the_machine_down_is_refused(name: str, value: int, limit: str) -> None:
+    """A mistyped number ends in a sentence and not in a hundred thousand threads."""
+    with pytest.raises(StartupError, match=f"{name} is {value}; it must be {limit}"):
+        configure(f"--{name.replace('_', '-')}", str(value))
