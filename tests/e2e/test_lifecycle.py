@@ -262,7 +262,7 @@ def copied_bundle(tmp_path: Path) -> Path:
 
 
 def test_a_taken_grpc_port_is_an_error(taken_port: int) -> None:
-    """The message names both ports and the flags to choose others."""
+    """The message names the port and the flag to choose another."""
     message = fails_to_start(port=taken_port)
 
     assert message.startswith("dragoman serve: cannot listen on 127.0.0.1")
@@ -295,7 +295,7 @@ def test_a_missing_bundle_is_an_error(tmp_path: Path) -> None:
     """The message has the path and what is missing."""
     message = fails_to_start(model=tmp_path / "nowhere")
 
-    assert "nowhere is not a bundle: cannot read manifest.json" in message
+    assert "nowhere is not a bundle: there is no such folder" in message
 
 
 @pytest.mark.parametrize("name", [bundle.ENCODER, bundle.DECODER, bundle.TOKENIZER])

@@ -3,7 +3,7 @@
     from dragoman.client import TranslationClient
 
     with TranslationClient("127.0.0.1:50051") as client:
-        print(client.translate_text("Good morning.").text)
+        print(client.translate_text("Click the button to save the file.").text)
 
 `AsyncTranslationClient` is the same for asyncio. Every failed call raises a subclass of `CallError`.
 """

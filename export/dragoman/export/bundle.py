@@ -152,6 +152,10 @@ def load_manifest(folder: Path) -> Manifest:
     Raises:
         BundleError: Names everything that is wrong.
     """
+    if not folder.is_dir():
+        raise BundleError(f"{folder} is not a bundle: there is no such folder")
+    if not (folder / MANIFEST).exists():
+        raise BundleError(f"{folder} is not a bundle: it has no {MANIFEST}; `dragoman export` writes bundles")
     try:
         content = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -151,15 +151,14 @@ class Server:
         config = self._config
         try:
             self.port = self._grpc.add_insecure_port(_address(config.host, config.grpc_port))
+        except RuntimeError as error:
+            raise _cannot_listen("gRPC", config.host, config.grpc_port, "--grpc-port", error) from error
+        try:
             self._http = HttpServer(
                 config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready
             )
-        except (OSError, RuntimeError) as error:
-            raise StartupError(
-                f"cannot listen on {config.host}, gRPC port {config.grpc_port} and HTTP port {config.http_port}: "
-                f"{error}; "
-                "is another server running? Choose other ports with --grpc-port and --http-port"
-            ) from error
+        except OSError as error:
+            raise _cannot_listen("HTTP", config.host, config.http_port, "--http-port", error) from error
         self._http.start()
         await self._grpc.start()
 
@@ -239,6 +238,13 @@ def check_one_runtime() -> None:
             f"both {found[0]} and {found[1]} are installed and overwrite each other; "
             "uninstall both, then install one of the extras: dragoman[server] or dragoman[server-gpu]"
         )
+
+
+def _cannot_listen(what: str, host: str, port: int, flag: str, error: Exception) -> StartupError:
+    return StartupError(
+        f"cannot listen on {host}, {what} port {port}: {error}. Is it taken by another server, or is --host "
+        f"not an address of this machine? Choose another port with {flag}"
+    )
 
 
 def _address(host: str, port: int) -> str:

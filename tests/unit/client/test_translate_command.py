@@ -1,3 +1,4 @@
+import argparse
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import grpc
 import pytest
 
 from dragoman.cli.main import main
+from dragoman.client.commands.translate import _server
 from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
@@ -340,3 +342,24 @@ def test_texts_and_files_together_are_wrong_usage(translate: Translate) -> None:
     outcome = translate("a", "--file", "b")
 
     assert (outcome.code, outcome.err) == (2, "dragoman translate: give texts or --file, not both\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("localhost", "localhost:50051"),
+        ("localhost:9", "localhost:9"),
+        ("[::1]:50051", "[::1]:50051"),
+        ("dns:///translate.example:50051", "dns:///translate.example:50051"),
+    ],
+)
+def test_server_address_gets_our_port(given: str, used: str) -> None:
+    """A bare host means Dragoman's port and not gRPC's 443."""
+    assert _server(given) == used
+
+
+@pytest.mark.parametrize("given", ["", "localhost:99999", "localhost:0", "http://127.0.0.1:50051", "[::1]", ":50051"])
+def test_server_address_that_is_none_is_refused(given: str) -> None:
+    """Before any network attempt, with an example of a right one."""
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not HOST:PORT .* for example 127\.0\.0\.1:50051"):
+        _server(given)

@@ -155,7 +155,7 @@ def _line(raw: bytes, ending: str, name: str, number: int, offset: int) -> Line:
     except UnicodeDecodeError as error:
         raise InputError(
             f"{name}: line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the "
-            f"line, offset {offset + error.start} of the input. This line and what follows it was not sent"
+            f"line, offset {offset + error.start} of the input. Nothing from this line on was sent"
         ) from error
     return Line(text.removeprefix("\ufeff") if number == 1 else text, ending, name, number)
 

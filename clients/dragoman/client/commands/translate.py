@@ -4,7 +4,7 @@ Texts come from the arguments, from files, or from stdin. Each line is one text,
 output is the translation of line N of the input; blank lines stay blank. Lines are sent in batches,
 several of them at a time, and results are written as soon as they and all before them are there.
 
-    dragoman translate "Good morning."
+    dragoman translate "Click the button to save the file."
     dragoman translate --file corpus.en --output corpus.de
     producer | dragoman translate --json | consumer
 """
@@ -27,7 +27,7 @@ from dragoman.client.commands.lines import STDIN, Line, argument_lines, batches,
 from dragoman.client.commands.output import STDOUT, Write, json_line, on_one_line, open_output, plain_line
 from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import failure
-from dragoman.client.errors import CallError, DragomanError
+from dragoman.client.errors import CallError, CommandError, DragomanError
 from dragoman.client.options import DecodingOptions
 from dragoman.client.results import FinishReason, Translation
 from dragoman.client.retry import DEFAULT_TIMEOUT_S
@@ -38,6 +38,8 @@ ERRORS: tuple[type[Exception], ...] = (DragomanError,)
 _DEFAULT_BATCH = 32
 _BATCHES_IN_FLIGHT = 4
 _PROGRESS_DELAY_S = 1.0
+_TARGET_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:")
+_LAST_PORT = 65535
 
 _Batch = tuple[Line, ...]
 _Translated = tuple[_Batch, tuple[Translation, ...]]
@@ -83,7 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write to this file, which appears only once it is complete (default: stdout)",
     )
     parser.add_argument(
-        "--server", default=DEFAULT_TARGET, metavar="HOST:PORT", help="where the server listens (default: %(default)s)"
+        "--server",
+        type=_server,
+        default=DEFAULT_TARGET,
+        metavar="HOST:PORT",
+        help="where the server listens (default: %(default)s)",
     )
     parser.add_argument("--source", default="", metavar="TAG", help="language of the texts, if the model has several")
     parser.add_argument(
@@ -99,10 +105,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-new-tokens",
-        type=_count,
+        type=_count_or_default,
         default=0,
         metavar="N",
-        help="most tokens of one translation (default: the server's, which grows with the source)",
+        help="most tokens of one translation (default: 0, the server's, which grows with the source)",
     )
     parser.add_argument(
         "--timeout",
@@ -141,6 +147,15 @@ def run(args: argparse.Namespace) -> int:
         max_lines=args.batch,
     )
     lines, total = _input(args.texts, args.files)
+    try:
+        return _run(args, lines, total, settings)
+    except CommandError as error:
+        if args.output == STDOUT:
+            raise
+        raise CommandError(f"{error}. {args.output} was not written") from error
+
+
+def _run(args: argparse.Namespace, lines: Iterator[Line | None], total: int | None, settings: _Settings) -> int:
     with open_output(args.output) as write:
         if args.stream:
             counts = _stream(lines, write, settings)
@@ -241,9 +256,29 @@ def _stream_line(client: TranslationClient, line: Line, write: Write, counts: _C
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return _whole_number(text, 1)
+
+
+def _count_or_default(text: str) -> int:
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) < 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {2**32 - 1}")
     return int(text)
+
+
+def _server(text: str) -> str:
+    """Return an address that gRPC cannot take for something else: it would dial port 443 for a bare host."""
+    if text.startswith(_TARGET_SCHEMES):
+        return text
+    host, colon, port = text.rpartition(":") if ":" in text else (text, ":", DEFAULT_TARGET.rpartition(":")[2])
+    if not (host and colon and port.isascii() and port.isdecimal() and 1 <= int(port) <= _LAST_PORT) or "/" in host:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not HOST:PORT with a port from 1 to {_LAST_PORT}, for example {DEFAULT_TARGET}"
+        )
+    return f"{host}:{port}"
 
 
 def _seconds(text: str) -> float:
