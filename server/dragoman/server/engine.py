@@ -169,7 +169,8 @@ class Engine:
         with self._wake:
             now = self._clock()
             sweep = now >= self._sweep_at
-            looked_at = [self._waiting.popleft() for _ in range(len(self._waiting) if sweep else self._window())]
+            window = len(self._waiting) if sweep else min(_WINDOW, len(self._waiting))
+            looked_at = [self._waiting.popleft() for _ in range(window)]
             plan = scheduler.plan(
                 looked_at, self._rows, free_slots=self._pool.free, encode_tokens=self._encode_tokens, now=now
             )
@@ -181,15 +182,13 @@ class Engine:
                 self._sweep_at = min(deadlines, default=math.inf)
         return plan
 
-    def _window(self) -> int:
-        return min(_WINDOW, len(self._waiting))
-
     def _drop(self, rows: Sequence[tuple[Row, RowStatus]]) -> None:
         for row, status in rows:
             if row.status is RowStatus.RUNNING:
                 self._leave(row)
             self._end(row, status)
-        self._pool.tighten()
+        if rows:
+            self._pool.tighten()
 
     def _encode(self, rows: Sequence[Row]) -> None:
         start = self._clock()

@@ -574,7 +574,7 @@ def test_an_engine_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
     """Running and waiting rows fail, new ones are refused, and liveness sees it."""
     bench = EngineBench(rows=1)
     rows = bench.submit(words(6), words(3))
-    monkeypatch.setattr(bench.pool, "tighten", lambda: fail([]))
+    monkeypatch.setattr(bench.engine, "_drop", lambda _: fail([]))
     bench.engine.start()
     bench.engine._thread.join(WAIT_S)
 
