@@ -26,6 +26,9 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 GNOME_PAGE = "<page><title>{}</title><p>{}</p></page>"
+DICTIONARY_LINE = (
+    "Er geht heute nach Hause. | Hand {f} | Hilfe suchen :: He is going home today. | hand | look for help\n"
+)
 OUTPUTS = {"train.tsv", "valid.tsv", "test.gnomehelp.tsv", "test.ding.tsv", "manifest.json"}
 
 
@@ -44,7 +47,7 @@ class FakeFetch:
             "libreoffice-help-de/usr/share/libreoffice/help/de/a.html": '<p id="p">Öffnen Sie die Datei.</p>',
             "gnome-user-docs/usr/share/help/C/a.page": GNOME_PAGE.format("Open the file", "Look for help."),
             "gnome-user-docs/usr/share/help/de/a.page": GNOME_PAGE.format("Die Datei öffnen", "Suchen Sie Hilfe."),
-            "trans-de-en/usr/share/trans/de-en": "Er geht heute nach Hause. :: He is going home today.\n",
+            "trans-de-en/usr/share/trans/de-en": DICTIONARY_LINE,
             "coreutils/usr/share/man/man1/ls.1.gz": ".SH NAME\nls \\- list files\n",
             "manpages-de/usr/share/man/de/man1/ls.1.gz": ".SH BEZEICHNUNG\nls \\- Dateien auflisten\n",
         }
@@ -78,7 +81,7 @@ def test_build_writes_a_split_by_origin(tmp_path: Path) -> None:
     build_corpus("en-de", tmp_path, fetch=FakeFetch())
 
     assert _names(tmp_path) == OUTPUTS
-    assert {row[2] for row in _rows(tmp_path / "train.tsv")} == {"ddtp", "lohelp", "man"}
+    assert {row[2] for row in _rows(tmp_path / "train.tsv")} == {"ddtp", "lohelp", "man", "dict"}
     assert len(_rows(tmp_path / "valid.tsv")) > 0
     assert _rows(tmp_path / "test.ding.tsv") == [["He is going home today.", "Er geht heute nach Hause.", "ding"]]
 
@@ -89,6 +92,20 @@ def test_leaked_test_pairs_are_removed_and_counted(tmp_path: Path) -> None:
 
     assert [row[0] for row in _rows(tmp_path / "test.gnomehelp.tsv")] == ["Look for help."]
     assert result.manifest.files["test.gnomehelp.tsv"].leaked == 1
+
+
+def test_words_change_neither_validation_nor_tests(tmp_path: Path) -> None:
+    """A dictionary word may be spelled as its source; one held out is dropped and counted."""
+    result = build_corpus("en-de", tmp_path / "with", fetch=FakeFetch())
+    names = ["ddtp", "lohelp", "man", "gnomehelp", "ding"]
+    build_corpus("en-de", tmp_path / "without", source_names=names, fetch=FakeFetch())
+
+    for name in OUTPUTS - {"manifest.json", "train.tsv"}:
+        assert _rows(tmp_path / "with" / name) == _rows(tmp_path / "without" / name)
+    added = [row for row in _rows(tmp_path / "with" / "train.tsv") if row[2] == "dict"]
+    assert added == [["hand", "Hand", "dict"]]
+    assert result.manifest.files["train.tsv"].leaked == 1
+    assert result.manifest.sources["dict"].role == "supplement"
 
 
 def test_manifest_describes_the_files(tmp_path: Path) -> None:
@@ -210,9 +227,10 @@ def test_unknown_pair_is_refused(tmp_path: Path) -> None:
     ("pair", "names", "message"),
     [
         ("en-fr", ["ddtp", "ding"], "'ding' cannot be used for en-fr"),
-        ("en-de", ["wikipedia"], "choose from ddtp, lohelp, man, gnomehelp, ding"),
+        ("en-de", ["wikipedia"], "choose from ddtp, lohelp, man, dict, gnomehelp, ding"),
         ("en-de", [], "no source"),
         ("en-de", ["ding"], "add one of ddtp, lohelp, man"),
+        ("en-de", ["dict", "ding"], "add one of ddtp, lohelp, man"),
     ],
 )
 def test_wrong_sources_are_refused(tmp_path: Path, pair: str, names: list[str], message: str) -> None:

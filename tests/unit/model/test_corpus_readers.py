@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dragoman.model.corpus.ddtp import read_ddtp
-from dragoman.model.corpus.ding import read_ding
+from dragoman.model.corpus.ding import read_ding, read_words
 from dragoman.model.corpus.gnomehelp import page_blocks, read_gnomehelp
 from dragoman.model.corpus.lohelp import paragraphs, read_lohelp
 
@@ -120,3 +122,65 @@ def test_ding_takes_full_sentences_only() -> None:
         ("The house is very old.", "Das Haus ist sehr alt."),
         ("We are going home now.", "Wir gehen jetzt nach Hause."),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        # Annotations and abbreviations of either side.
+        (
+            "Tunesien {n} /TN/ [geogr.] | essen {vt} (zu Mittag) :: Tunisia | to eat {ate; eaten} [Br.]",
+            [("Tunisia", "Tunesien"), ("to eat", "essen")],
+        ),
+        ("Regierung {f} [pol.] :: government /Gov.; Govt./; administration [Am.]", [("government", "Regierung")]),
+        # As many synonyms on both sides pair up; otherwise only the first do.
+        ("Lieferant {m}; Bote {m} :: supplier; messenger", [("supplier", "Lieferant"), ("messenger", "Bote")]),
+        ("Ahle {f}; Pfriem {m} :: awl; stitching awl; bodkin", [("awl", "Ahle")]),
+        # Items belong together only if there are as many.
+        ("Rosenknospe {f} | Rosenknospen {pl} :: rosebud", []),
+        # A plain object goes from both sides, other shorthand takes the phrase along.
+        ("etw. einsammeln {vt} :: to collect sth.", [("to collect", "einsammeln")]),
+        ("jdn./etw. streicheln :: to stroke sb./sth.", [("to stroke", "streicheln")]),
+        ("jdm. etw. geben | bei jdm. auflegen :: to give sth. to sb. | to hang up on sb.", []),
+        ("Handels… | das ~ | Tor/Tür | Mühle(n) | K9-Hund :: trade | the ~ | gate | mill | canine", []),
+        ("daß [alt] :: that", []),
+        ("ein sehr langes Wort von vielen hier :: a word", []),
+        # Sentences belong to the test set; a short call is a phrase.
+        ("Das Haus ist alt. | Das Haus ist sehr alt. :: The house is old. | The house is very old.", []),
+        ("Guten Morgen! | Guten Tag! :: Good morning! | How do you do?", [("Good morning!", "Guten Morgen!")]),
+        ("Hand {f} :: hand", [("hand", "Hand")]),
+        ("# Version :: devel", []),
+    ],
+)
+def test_ding_words_are_bare_pairs(line: str, expected: list[tuple[str, str]]) -> None:
+    """Only what is a word or short phrase on both sides is taken, without notes."""
+    assert list(read_words([line + "\n"])) == expected
+
+
+def test_ding_words_have_one_translation_each() -> None:
+    """The translation that goes with the source most often stays, of equals the first."""
+    lines = [
+        "Eisenbahnzug {m} :: train",
+        "Zug {m}; Bahn {f} | ein langer Zug :: train; railway | a long train",
+        "Strand {m} :: beach",
+        "Ufer {n} :: beach",
+        "Pferd {n} :: horse",
+        "Gaul {m} [ugs.] :: horse",
+    ]
+
+    words = list(read_words(lines))
+
+    assert words == list(dict(words).items())
+    assert {word: dict(words)[word] for word in ("train", "beach", "horse")} == {
+        "train": "Zug",
+        "beach": "Strand",
+        "horse": "Pferd",
+    }
+
+
+def test_ding_words_and_sentences_do_not_meet() -> None:
+    """One line may hold both, and no pair is in both readings."""
+    lines = ["Haus {n} | Das Haus ist sehr alt. :: house | The house is very old."]
+
+    assert list(read_words(lines)) == [("house", "Haus")]
+    assert list(read_ding(lines)) == [("The house is very old.", "Das Haus ist sehr alt.")]

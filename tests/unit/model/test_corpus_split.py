@@ -62,3 +62,18 @@ def test_test_pairs_known_from_training_are_removed_and_counted() -> None:
 
     assert parts.tests == {"ding": [fresh]}
     assert parts.leaked == {"ding": 100}
+
+
+def test_supplement_gives_way_to_held_out_pairs() -> None:
+    """Supplementary pairs join training only, and change nothing else."""
+    records = _records(4000)
+    test = Record("Something else", "Etwas anderes", "ding")
+    plain = split(records, {"ding": [test]})
+    fresh = Record("house", "Haus", "dict")
+    held_out = [Record("something else!", "anders", "dict"), Record(plain.valid[0].source, "Satz", "dict")]
+
+    parts = split(records, {"ding": [test]}, [fresh, *held_out])
+
+    assert parts.train == [*plain.train, fresh]
+    assert (parts.valid, parts.tests, parts.leaked) == (plain.valid, plain.tests, plain.leaked)
+    assert parts.withheld == 2

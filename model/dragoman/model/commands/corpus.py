@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from dragoman.model.corpus.build import BuildResult, build_corpus
+from dragoman.model.corpus.build import TRAIN_FILE, BuildResult, build_corpus
 from dragoman.model.corpus.errors import CorpusError
 from dragoman.model.corpus.languages import PAIRS
 from dragoman.model.corpus.sources import SOURCES
@@ -87,7 +87,8 @@ def _report(out: Path, result: BuildResult) -> list[str]:
     heading = "built:" if result.is_new else "is already complete, nothing to do:"
     lines = [f"{manifest.pair} corpus {heading} {out}"]
     for name, entry in manifest.files.items():
-        leaked = f", {entry.leaked} removed because they occur in training" if entry.leaked else ""
+        other = "a held-out file" if name == TRAIN_FILE else "training"
+        leaked = f", {entry.leaked} removed because they occur in {other}" if entry.leaked else ""
         lines.append(
             f"  {name}: {entry.pairs} pairs, {entry.pairs_5_words} of 5 words or more, "
             f"{entry.source_words} English words{leaked}"

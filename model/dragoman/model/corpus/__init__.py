@@ -7,7 +7,7 @@ manifest.
     errors     what can go wrong, one tree
     languages  supported pairs and their spellings in file names
     debian     downloads and unpacks packages, installs nothing
-    ddtp, lohelp, gnomehelp, man, ding   one reader per source
+    ddtp, lohelp, gnomehelp, man, ding   one reader per source, two of the dictionary ding
     roff       manual page markup to plain blocks
     align      pairs blocks of two pages made from one document
     clean      normalises, splits and filters pairs

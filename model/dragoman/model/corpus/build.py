@@ -92,7 +92,7 @@ def build_corpus(
     language = target_language(pair)
     sources = select_sources(language, source_names)
     if not any(source.role is Role.TRAIN for source in sources):
-        raise UnknownSourceError("all chosen sources are test sources; add one of ddtp, lohelp, man")
+        raise UnknownSourceError("the chosen sources leave nothing to validate on; add one of ddtp, lohelp, man")
     work = work or out / "work"
     with locked(out, ".build.lock"), locked(work):
         manifest = read_complete(out, pair, [source.name for source in sources])
@@ -114,7 +114,7 @@ def _read(source: Source, fetched: Fetched, language: Language, progress: Progre
         paragraphs += 1
         for english, translation in sentence_pairs(normalise(source_text), normalise(target_text), language):
             reason = rejection(english, translation, language)
-            if reason:
+            if reason and not (reason == "identical" and source.keeps_identical):
                 rejected[reason] += 1
             else:
                 records.append(Record(english, translation, source.name))
@@ -128,14 +128,15 @@ def _read(source: Source, fetched: Fetched, language: Language, progress: Progre
 
 def _split(sources: Sequence[Source], readings: dict[str, _Reading]) -> Split:
     """Split the pairs, leaving in each reading those that stay after duplicates."""
-    training = deduplicate(
-        record for source in sources if source.role is Role.TRAIN for record in readings[source.name].records
-    )
-    for source in sources:
-        if source.role is Role.TRAIN:
-            readings[source.name].records = [r for r in training if r.origin == source.name]
-    tests = {source.name: readings[source.name].records for source in sources if source.role is Role.TEST}
-    return split(training, tests)
+    names = {role: [source.name for source in sources if source.role is role] for role in Role}
+    # Supplements come last, so that a pair of both counts as one for validation too.
+    in_order = [*names[Role.TRAIN], *names[Role.SUPPLEMENT]]
+    unique = deduplicate(record for name in in_order for record in readings[name].records)
+    for name in in_order:
+        readings[name].records = [record for record in unique if record.origin == name]
+    training = [record for record in unique if record.origin in names[Role.TRAIN]]
+    supplement = [record for record in unique if record.origin in names[Role.SUPPLEMENT]]
+    return split(training, {name: readings[name].records for name in names[Role.TEST]}, supplement)
 
 
 def _source_entry(source: Source, fetched: Fetched, reading: _Reading) -> SourceEntry:
@@ -159,6 +160,7 @@ def _write(out: Path, pair: str, sources: dict[str, SourceEntry], parts: Split) 
     contents = {TRAIN_FILE: parts.train, VALID_FILE: parts.valid}
     contents |= {TEST_FILES.format(origin=origin): records for origin, records in parts.tests.items()}
     leaked = {TEST_FILES.format(origin=origin): count for origin, count in parts.leaked.items()}
+    leaked[TRAIN_FILE] = parts.withheld
     staging = out / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()

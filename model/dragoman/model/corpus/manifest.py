@@ -24,7 +24,7 @@ class SourceEntry:
     """Record what one source gave.
 
     Attributes:
-        role: `train` or `test`.
+        role: `train`, `supplement` (training without validation) or `test`.
         licence: Licence of its text.
         packages: Version by package name; digest by index name for descriptions.
         left_out: Optional packages that the archives do not have.
@@ -56,7 +56,8 @@ class FileEntry:
         pairs: Lines of the file.
         source_words: English words.
         pairs_5_words: Pairs with at least five English words.
-        leaked: Pairs left out because their source occurs in training.
+        leaked: Pairs left out because their source occurs on the other side: for
+            a test set in training, for training (of supplements) in a held-out set.
         sha256: Digest of the file.
     """
 

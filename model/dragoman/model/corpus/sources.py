@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from dragoman.model.corpus.ddtp import read_ddtp
-from dragoman.model.corpus.ding import read_ding
+from dragoman.model.corpus.ding import read_ding, read_words
 from dragoman.model.corpus.errors import UnknownSourceError
 from dragoman.model.corpus.gnomehelp import read_gnomehelp
 from dragoman.model.corpus.languages import Language
@@ -26,6 +26,7 @@ class Role(Enum):
     """Say what the pairs of a source are used for."""
 
     TRAIN = "train"  # training and validation
+    SUPPLEMENT = "supplement"  # training only; gives way to whatever is held out
     TEST = "test"  # held out as a whole
 
 
@@ -55,6 +56,8 @@ class Source:
         optional: Packages whose absence only makes the source smaller.
         read: Yields aligned (source, target) paragraphs.
         only: Target language codes it exists for; empty means all.
+        keeps_identical: Whether a translation may be spelled as its source, as
+            a word may (`hand`, `Hand`) and an untranslated paragraph may not.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Source:
     read: Callable[[Unpacked, Language], Iterator[tuple[str, str]]]
     optional: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
+    keeps_identical: bool = False
 
 
 _LOHELP_EN = "libreoffice-help-en-us"
@@ -72,6 +76,8 @@ _LOHELP_PAGES = Path("usr/share/libreoffice/help")
 _GNOMEHELP = "gnome-user-docs"
 _GNOMEHELP_PAGES = Path("usr/share/help")
 _DING = "trans-de-en"
+_DING_FILE = re.compile(r"/trans/de-en$")
+_DING_LICENCE = "GPL-2+"
 
 # Packages with the originals of translated manual pages.
 _ENGLISH_MANUALS: tuple[str, ...] = tuple(
@@ -118,6 +124,11 @@ def _ding(unpacked: Unpacked, _language: Language) -> Iterator[tuple[str, str]]:
         yield from read_ding(lines)
 
 
+def _dict(unpacked: Unpacked, _language: Language) -> Iterator[tuple[str, str]]:
+    with (unpacked.packages[_DING] / "usr/share/trans/de-en").open(encoding="utf-8") as lines:
+        yield from read_words(lines)
+
+
 SOURCES: tuple[Source, ...] = (
     Source(
         name="ddtp",
@@ -145,6 +156,16 @@ SOURCES: tuple[Source, ...] = (
         optional=_ENGLISH_MANUALS,
     ),
     Source(
+        name="dict",
+        role=Role.SUPPLEMENT,
+        licence=_DING_LICENCE,
+        wanted=_DING_FILE,
+        packages=lambda _: (_DING,),
+        read=_dict,
+        only=("de",),
+        keeps_identical=True,
+    ),
+    Source(
         name="gnomehelp",
         role=Role.TEST,
         licence="CC-BY-SA-3.0",
@@ -155,8 +176,8 @@ SOURCES: tuple[Source, ...] = (
     Source(
         name="ding",
         role=Role.TEST,
-        licence="GPL-2+",
-        wanted=re.compile(r"/trans/de-en$"),
+        licence=_DING_LICENCE,
+        wanted=_DING_FILE,
         packages=lambda _: (_DING,),
         read=_ding,
         only=("de",),

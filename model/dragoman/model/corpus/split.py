@@ -39,12 +39,15 @@ class Split:
         tests: Test pairs by origin.
         leaked: Number of pairs removed from each test set because their source
             occurs in training or validation.
+        withheld: Number of supplementary pairs removed from training because
+            their source occurs in validation or a test set.
     """
 
     train: list[Record]
     valid: list[Record]
     tests: dict[str, list[Record]]
     leaked: dict[str, int]
+    withheld: int
 
 
 def deduplicate(records: Iterable[Record]) -> list[Record]:
@@ -60,7 +63,9 @@ def deduplicate(records: Iterable[Record]) -> list[Record]:
     return kept
 
 
-def split(training: Sequence[Record], tests: Mapping[str, Sequence[Record]]) -> Split:
+def split(
+    training: Sequence[Record], tests: Mapping[str, Sequence[Record]], supplement: Sequence[Record] = ()
+) -> Split:
     """Divide deduplicated pairs.
 
     Validation pairs are picked by a hash of the source, not by position: all
@@ -70,6 +75,8 @@ def split(training: Sequence[Record], tests: Mapping[str, Sequence[Record]]) -> 
     Args:
         training: Pairs for training and validation.
         tests: Pairs of each held-out origin.
+        supplement: Pairs for training alone. They change neither validation
+            nor tests: of these, not of the tests, shared sources are removed.
     """
     share = min(MAX_VALID_SHARE, VALID_PAIRS / len(training)) if training else 0.0
     train: list[Record] = []
@@ -85,7 +92,9 @@ def split(training: Sequence[Record], tests: Mapping[str, Sequence[Record]]) -> 
         for origin, records in tests.items()
     }
     leaked = {origin: len(records) - len(clean[origin]) for origin, records in tests.items()}
-    return Split(train, valid, clean, leaked)
+    held_out = {_digest(match_key(record.source)) for records in (valid, *clean.values()) for record in records}
+    added = [record for record in supplement if _digest(match_key(record.source)) not in held_out]
+    return Split([*train, *added], valid, clean, leaked, len(supplement) - len(added))
 
 
 def _digest(text: str) -> bytes:
