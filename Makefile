@@ -14,7 +14,7 @@ export ORT_DISABLE_TELEMETRY = 1
 SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
 FULL_TESTS = tests/unit/model tests/unit/export $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
 
-.PHONY: help demo test test-server test-full lint serve pipeline proto model clean
+.PHONY: help demo test test-server test-full lint serve pipeline proto model bench-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,9 +44,14 @@ pipeline: .venv/.installed  ## generated task: train, export, verify, serve, tra
 
 model: .venv/.installed  ## build the corpus and train and export the built-in model (about two hours)
 	$(FULL)/dragoman corpus build --pair en-de --out build/corpus/en-de
-	$(FULL)/dragoman train --recipe model/recipes/en-de-small.toml --data build/corpus/en-de --out build/runs/en-de
+	$(FULL)/dragoman train --recipe model/recipes/en-de.toml --data build/corpus/en-de --out build/runs/en-de
 	$(FULL)/dragoman export --checkpoint build/runs/en-de --precision int8 --name en-de \
 	  --data build/corpus/en-de/test.gnomehelp.tsv --out server/dragoman/server/models/en-de
+
+bench-model: .venv/.installed  ## training speed against transformers, cost of layers, variants on the generated task
+	$(FULL)/python tests/benchmarks/training.py
+	$(FULL)/python tests/benchmarks/layer_cost.py
+	$(FULL)/python tests/benchmarks/variants.py
 
 proto: .venv-proto/.installed  ## regenerate the gRPC code
 	PATH=$(CURDIR)/$(PROTO):$$PATH $(PROTO)/python protos/generate.py
@@ -68,7 +73,7 @@ clean:  ## remove environments and everything built
 	$(PYTHON) -m venv .venv
 	$(FULL)/$(PIP_INSTALL) --upgrade pip
 	$(FULL)/$(PIP_INSTALL) '$(TORCH)'
-	$(FULL)/$(PIP_INSTALL) --group dev --editable '.[server,train,export]'
+	$(FULL)/$(PIP_INSTALL) --group dev --group reference --editable '.[server,train,export,plots]'
 	touch $@
 
 .venv-proto/.installed:

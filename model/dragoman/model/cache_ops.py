@@ -20,12 +20,12 @@ def cache_write(cache: Tensor, update: Tensor, cache_lengths: Tensor) -> Tensor:
     """Return `cache` with `update` written behind each row's valid part.
 
     Args:
-        cache: [B, H, T_max, D].
-        update: [B, H, Q, D].
+        cache: [B, H_kv, T_max, D].
+        update: [B, H_kv, Q, D].
         cache_lengths: [B] int64, positions of each row already in use.
 
     Returns:
-        [B, H, T_max, D].
+        [B, H_kv, T_max, D].
     """
     positions = cache_lengths[:, None] + torch.arange(update.size(2), device=cache.device)  # [B, Q]
     rows = torch.arange(cache.size(0), device=cache.device)[:, None]
@@ -40,23 +40,36 @@ def _(cache: Tensor, update: Tensor, cache_lengths: Tensor) -> Tensor:  # noqa: 
 
 
 @torch.library.custom_op("dragoman::attend_valid", mutates_args=())
-def attend_valid(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, causal: bool) -> Tensor:
+def attend_valid(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, causal: bool, bias: Tensor | None, scale: float
+) -> Tensor:
     """Attend to the first `lengths` keys of each row (see `masks.ValidLengths`).
 
     Args:
         query: [B, H, Q, D].
-        key: [B, H, K, D].
-        value: [B, H, K, D].
+        key: [B, H_kv, K, D].
+        value: [B, H_kv, K, D].
         lengths: [B] int64, each >= Q if causal, else >= 1.
         causal: Query i is position lengths - Q + i and sees nothing behind itself.
+        bias: Added to the scores, broadcasts to [B, H, Q, K]; or None.
+        scale: Of the scores.
 
     Returns:
         [B, H, Q, D].
     """
     mask = valid_mask(ValidLengths(lengths, causal), query.size(2), key.size(2))
-    return scaled_dot_product_attention(query, key, value, mask)
+    attended, _ = scaled_dot_product_attention(query, key, value, mask, bias=bias, scale=scale)
+    return attended
 
 
 @attend_valid.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, causal: bool) -> Tensor:  # noqa: ARG001  # as above
+def _(
+    query: Tensor,
+    key: Tensor,  # noqa: ARG001  # as above
+    value: Tensor,  # noqa: ARG001
+    lengths: Tensor,  # noqa: ARG001
+    causal: bool,  # noqa: ARG001
+    bias: Tensor | None,  # noqa: ARG001
+    scale: float,  # noqa: ARG001
+) -> Tensor:
     return torch.empty_like(query)

@@ -56,9 +56,24 @@ def save_checkpoint(
     *,
     languages: tuple[str, str],
     step: int,
-    training_state: dict[str, Any],
+    training_state: dict[str, Any] | None = None,
+    keep: int = 1,
+    best: bool = True,
 ) -> Path:
     """Write `run/checkpoint-<step>` and delete older ones; a step that is saved already is left alone.
+
+    Args:
+        run: Folder of the training run.
+        model: Its weights and configuration are saved.
+        tokenizer: Saved beside them.
+        languages: BCP-47 tags of source and target.
+        step: Updates done.
+        training_state: What a resumed run needs besides the weights; None for one that is not trained on.
+        keep: How many of the newest stay.
+        best: This one is the best of the run so far, by its validation score: it stays until there is a better one.
+
+    Returns:
+        The folder.
 
     Raises:
         CheckpointError: The disk refused; older checkpoints are untouched.
@@ -73,6 +88,7 @@ def save_checkpoint(
         "source_language": languages[0],
         "target_language": languages[1],
         "step": step,
+        "best": best,
     }
     try:
         for stale in run.glob(f".{_PREFIX}*.partial"):
@@ -82,41 +98,67 @@ def save_checkpoint(
         safetensors.torch.save_file(weights, temporary / "model.safetensors")
         (temporary / "tokenizer.model").write_bytes(tokenizer.model)
         (temporary / "config.json").write_text(json.dumps(meta, indent=2) + "\n", "utf-8")
-        torch.save(training_state, temporary / "training.pt")
+        if training_state is not None:
+            torch.save(training_state, temporary / "training.pt")
         os.replace(temporary, target)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"cannot write {target}: {error}; earlier checkpoints are unchanged") from error
-    for old in _checkpoints(run):
-        if old != target:
-            shutil.rmtree(old, ignore_errors=True)
+    found = checkpoints(run)
+    for old in set(found[:-keep]) - {best_checkpoint(run)}:
+        shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def delete_run(run: Path) -> None:
     """Delete what training wrote into a run folder, and nothing else that may lie there."""
-    for folder in (*_checkpoints(run), *run.glob(f".{_PREFIX}*.partial")):
+    for folder in (*checkpoints(run), *run.glob(f".{_PREFIX}*.partial")):
         shutil.rmtree(folder)
-    (run / LOG).unlink(missing_ok=True)
+    for file in (LOG, *(f"{name}.{suffix}" for name in ("curves", "attention") for suffix in ("png", "svg"))):
+        (run / file).unlink(missing_ok=True)
+    shutil.rmtree(run / "tensorboard", ignore_errors=True)
+
+
+def forget_log_behind(run: Path, step: int) -> None:
+    """Delete the log's entries of updates behind `step`: a killed run that goes on makes them again."""
+    try:
+        lines = (run / LOG).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    kept = []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut by the kill
+            continue
+        if entry["step"] <= step:
+            kept.append(f"{line}\n")
+    (run / LOG).write_text("".join(kept), "utf-8")
 
 
 def latest_checkpoint(run: Path) -> Path | None:
     """Return the newest checkpoint folder of a training run, or None."""
-    found = _checkpoints(run)
+    found = checkpoints(run)
     return found[-1] if found else None
 
 
+def best_checkpoint(run: Path) -> Path | None:
+    """Return the newest checkpoint that was the best when it was written, else the newest, or None."""
+    found = checkpoints(run)
+    return next((folder for folder in reversed(found) if _meta(folder).get("best", True)), found[-1] if found else None)
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Load a checkpoint folder, or the newest one of a training run.
+    """Load a checkpoint folder, or the best one of a training run.
 
     Raises:
         CheckpointError: Nothing usable there; says what is wrong.
     """
-    folder = path if (path / "config.json").exists() else latest_checkpoint(path)
+    folder = path if (path / "config.json").exists() else best_checkpoint(path)
     if folder is None:
         raise CheckpointError(f"{path} holds no checkpoint; give the --out folder of `dragoman train`")
+    meta = _meta(folder)
     try:
-        meta = json.loads((folder / "config.json").read_text("utf-8"))
         if meta["format_version"] != FORMAT_VERSION:
             raise CheckpointError(
                 f"{folder} has checkpoint format {meta['format_version']}; this version reads {FORMAT_VERSION}"
@@ -133,13 +175,28 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def load_training_state(folder: Path) -> dict[str, Any]:
-    """Load what `save_checkpoint` was given as `training_state`."""
+    """Load what `save_checkpoint` was given as `training_state`.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged.
+    """
+    if not (folder / "training.pt").exists():
+        raise CheckpointError(f"{folder} has no training state: it can be evaluated and exported, not trained on")
     try:
-        state: dict[str, Any] = torch.load(folder / "training.pt", weights_only=True)
+        state: dict[str, Any] = torch.load(folder / "training.pt", map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot read the training state of {folder}: {error}") from error
     return state
 
 
-def _checkpoints(run: Path) -> list[Path]:
+def _meta(folder: Path) -> dict[str, Any]:
+    try:
+        meta: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+    return meta
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Return the checkpoint folders of a training run, oldest first."""
     return sorted(p for p in run.glob(f"{_PREFIX}*") if (p / "config.json").exists())

@@ -1,35 +1,55 @@
-"""Model and training configuration: frozen dataclasses, read from TOML, saved as JSON.
+"""Shape of a Transformer: one frozen dataclass, saved as JSON.
 
 Standard library only, so that export and tests can read a configuration without torch.
-All problems of a configuration are reported at once.
 """
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from dragoman.model.errors import ConfigError
+from dragoman.model.settings import build, raise_all, wrong_types
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape of one encoder-decoder Transformer.
+    """Shape of one Transformer.
 
     Attributes:
-        vocab_size: V, shared by source and target.
+        vocab_size: V, of the target, and of the source unless `source_vocab_size` says otherwise.
         d_model: E, width of the residual stream.
         d_ff: F, width of the feed-forward layer.
-        num_heads: H; head_dim is d_model / num_heads.
-        num_encoder_layers: Depth of the encoder.
-        num_decoder_layers: Depth of the decoder; its cost is paid once per generated token.
-        norm_position: "post" is the paper's LayerNorm(x + f(x)); "pre" is x + f(LayerNorm(x)) with
-            a final norm, which trains without care about warm-up.
-        dropout: On attention weights, feed-forward activations and sublayer outputs.
+        num_heads: H, heads of queries.
+        num_encoder_layers: Depth of the encoder; not used by a decoder-only model.
+        num_decoder_layers: Depth of the decoder; its cost is paid once per generated token. Not
+            used by an encoder-only model.
+        norm_position: "post" is the paper's Norm(x + f(x)); "pre" is x + f(Norm(x)) with a final
+            norm, which trains without care about warm-up.
+        dropout: On sublayer outputs and embedded tokens.
         max_source_tokens: Longest source the positions cover, EOS included.
         max_target_tokens: Longest target the positions cover, EOS included.
+        source_vocab_size: Of a source vocabulary of its own; 0 means the shared one.
+        num_key_value_heads: Heads of keys and values, a divisor of `num_heads` (grouped-query
+            attention); 0 means as many as of queries.
+        d_head: D, width of a head; 0 means d_model / num_heads.
+        positions: "sinusoidal" (interleaved, as in the paper), "sinusoidal-half" (sines in the first
+            half of the columns), "learned", "rotary", "relative" (T5's bias per distance), "none".
+        relative_buckets: Number of distances that "relative" tells apart.
+        relative_max_distance: From here on all distances share the last bucket.
+        activation: Of the feed-forward layer.
+        gated: Multiply the activation by a second projection (GLU, SwiGLU, ...).
+        norm: "layer" subtracts the mean, "rms" does not.
+        norm_epsilon: Added to the variance.
+        final_norm: A norm behind the last layer; None means only with norm_position "pre".
+        bias: Projections and layer norms have a bias.
+        scale_attention: Divide scores by sqrt(D); T5 does not.
+        scale_embedding: Multiply embedded tokens by sqrt(E) (paper, 3.4).
+        tied_embeddings: Which of the source, target and output matrices are one.
+        output_bias: Add a vector [V] of its own to the logits.
+        scale_output: Multiply states by 1 / sqrt(E) before the output matrix (T5's tied form).
+        decoder_layer: "self-attention", or "ssru", a recurrent cell with a state of constant size.
+        attention_dropout: On attention weights; None means as `dropout`.
+        feed_forward_dropout: On feed-forward activations; None means as `dropout`.
     """
 
     vocab_size: int
@@ -42,6 +62,26 @@ class ModelConfig:
     dropout: float = 0.1
     max_source_tokens: int = 256
     max_target_tokens: int = 256
+    source_vocab_size: int = 0
+    num_key_value_heads: int = 0
+    d_head: int = 0
+    positions: Literal["sinusoidal", "sinusoidal-half", "learned", "rotary", "relative", "none"] = "sinusoidal"
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu"
+    gated: bool = False
+    norm: Literal["layer", "rms"] = "layer"
+    norm_epsilon: float = 1e-5
+    final_norm: bool | None = None
+    bias: bool = True
+    scale_attention: bool = True
+    scale_embedding: bool = True
+    tied_embeddings: Literal["all", "source-target", "target-output", "source-output", "none"] = "all"
+    output_bias: bool = False
+    scale_output: bool = False
+    decoder_layer: Literal["self-attention", "ssru"] = "self-attention"
+    attention_dropout: float | None = None
+    feed_forward_dropout: float | None = None
 
     def __post_init__(self) -> None:
         """Check the values together.
@@ -49,30 +89,77 @@ class ModelConfig:
         Raises:
             ConfigError: Names every wrong setting.
         """
+        raise_all("model", wrong_types(self))
         problems = [
             f"{name} is {getattr(self, name)}; it must be at least 1"
             for name in (
                 "d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers",
-                "max_source_tokens", "max_target_tokens",
+                "max_source_tokens", "max_target_tokens", "relative_buckets", "relative_max_distance",
             )
             if getattr(self, name) < 1
         ]  # fmt: skip
+        problems += [
+            f"{name} is {getattr(self, name)}; it must not be negative"
+            for name in ("source_vocab_size", "num_key_value_heads", "d_head")
+            if getattr(self, name) < 0
+        ]
+        sizes_fit = not problems
+        problems += [
+            f"{name} is {value}; it must be in [0, 1)"
+            for name in ("dropout", "attention_dropout", "feed_forward_dropout")
+            if (value := getattr(self, name)) is not None and not 0.0 <= value < 1.0
+        ]
+        problems += self._conflicts() if sizes_fit else []
+        raise_all("model", problems)
+
+    def _conflicts(self) -> list[str]:
+        """Return what is wrong with settings that are right on their own."""
+        problems = []
         if self.vocab_size < 5:
             problems.append(f"vocab_size is {self.vocab_size}; the four special tokens need 5 or more")
-        if self.num_heads >= 1 and self.d_model % self.num_heads:
-            problems.append(f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
-        if self.d_model % 2:
+        if not self.d_head and self.d_model % self.num_heads:
+            problems.append(
+                f"d_model {self.d_model} is not a multiple of num_heads {self.num_heads}; set d_head if that is meant"
+            )
+        if self.num_key_value_heads and self.num_heads % self.num_key_value_heads:
+            problems.append(
+                f"num_heads {self.num_heads} is not a multiple of num_key_value_heads {self.num_key_value_heads}"
+            )
+        if self.positions.startswith("sinusoidal") and self.d_model % 2:
             problems.append(f"d_model is {self.d_model}; sinusoidal positions need an even number")
-        if self.norm_position not in ("pre", "post"):
-            problems.append(f"norm_position is {self.norm_position!r}; choose 'pre' or 'post'")
-        if not 0.0 <= self.dropout < 1.0:
-            problems.append(f"dropout is {self.dropout}; it must be in [0, 1)")
-        _raise_all("model", problems)
+        if self.positions == "rotary" and self.head_dim % 2:
+            problems.append(f"the width of a head is {self.head_dim}; rotary positions need an even number")
+        if self.positions == "relative" and self.relative_max_distance <= self.relative_buckets // 2:
+            problems.append(
+                f"relative_max_distance is {self.relative_max_distance}; it must exceed half the "
+                f"{self.relative_buckets} relative_buckets"
+            )
+        if self.positions == "relative" and self.relative_buckets < 4:
+            problems.append(f"relative_buckets is {self.relative_buckets}; it must be at least 4")
+        if self.norm_epsilon <= 0:
+            problems.append(f"norm_epsilon is {self.norm_epsilon}; it must be greater than 0")
+        separate = self.source_vocab_size not in (0, self.vocab_size)
+        if separate and self.tied_embeddings in ("all", "source-target", "source-output"):
+            problems.append(
+                f"tied_embeddings is {self.tied_embeddings!r}, but the source has {self.source_vocab_size} tokens and "
+                f"the target {self.vocab_size}; choose 'target-output' or 'none'"
+            )
+        return problems
 
     @property
     def head_dim(self) -> int:
         """D, width of one attention head."""
-        return self.d_model // self.num_heads
+        return self.d_head or self.d_model // self.num_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """H_kv, heads of keys and values."""
+        return self.num_key_value_heads or self.num_heads
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm follows the last layer."""
+        return self.norm_position == "pre" if self.final_norm is None else self.final_norm
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready mapping."""
@@ -81,172 +168,4 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
         """Read what `to_dict` wrote; an unknown key is an error."""
-        return cls(**_known(cls, "model", values))
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One step of the length curriculum.
-
-    Attributes:
-        max_pieces: Pairs with a longer source or target (EOS included) are left out.
-        minutes: Share of the run in minutes of wall time; 0 means until the run ends.
-    """
-
-    max_pieces: int
-    minutes: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        problems = []
-        if self.max_pieces < 2:
-            problems.append(f"max_pieces is {self.max_pieces}; it must be at least 2")
-        if self.minutes < 0:
-            problems.append(f"minutes is {self.minutes}; it must not be negative")
-        _raise_all("stage", problems)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainConfig:
-    """How to train.
-
-    Attributes:
-        batch_tokens: Upper limit of padded tokens (rows x longest side) in a batch.
-        learning_rate: Peak of the inverse-square-root schedule.
-        warmup_steps: Steps of linear warm-up.
-        label_smoothing: Probability mass spread over the whole vocabulary.
-        clip_norm: Gradients are scaled down to this global L2 norm.
-        max_steps: Stop after so many updates; 0 means no limit.
-        max_minutes: Stop after so many minutes of training, resumed time included; 0 means no limit.
-        checkpoint_minutes: Save this often.
-        validate_pairs: Pairs of the validation file used for the periodic loss.
-        seed: Of initialisation, dropout and batch order.
-        stages: Length curriculum; empty means one stage that covers the model's limits.
-    """
-
-    batch_tokens: int = 4096
-    learning_rate: float = 1e-3
-    warmup_steps: int = 1000
-    label_smoothing: float = 0.1
-    clip_norm: float = 1.0
-    max_steps: int = 0
-    max_minutes: float = 0.0
-    checkpoint_minutes: float = 5.0
-    validate_pairs: int = 500
-    seed: int = 1
-    stages: tuple[Stage, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the values together.
-
-        Raises:
-            ConfigError: Names every wrong setting.
-        """
-        problems = [
-            f"{name} is {getattr(self, name)}; it must be greater than 0"
-            for name in ("batch_tokens", "learning_rate", "warmup_steps", "clip_norm")
-            if getattr(self, name) <= 0
-        ]
-        problems += [
-            f"{name} is {getattr(self, name)}; it must not be negative"
-            for name in ("max_steps", "max_minutes", "checkpoint_minutes", "validate_pairs")
-            if getattr(self, name) < 0
-        ]
-        if not 0.0 <= self.label_smoothing < 1.0:
-            problems.append(f"label_smoothing is {self.label_smoothing}; it must be in [0, 1)")
-        if not self.max_steps and not self.max_minutes:
-            problems.append("max_steps and max_minutes are both 0; set one of them so that training ends")
-        _raise_all("training", problems)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready mapping."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Read what `to_dict` wrote; an unknown key is an error."""
-        known = _known(cls, "training", values)
-        stages = tuple(Stage(**_known(Stage, "stage", stage)) for stage in known.pop("stages", ()))
-        return cls(**known, stages=stages)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizerConfig:
-    """How to train the subword vocabulary.
-
-    Attributes:
-        vocab_size: Pieces, special tokens and the 256 byte pieces included.
-        sample_pairs: Upper limit of pairs read for training it.
-    """
-
-    vocab_size: int = 8000
-    sample_pairs: int = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything one training run needs besides its data: the content of a TOML file.
-
-    Attributes:
-        source_language: BCP-47 tag.
-        target_language: BCP-47 tag.
-        model: Keyword arguments of `ModelConfig` without `vocab_size`, which the tokenizer decides.
-        tokenizer: Vocabulary settings.
-        training: Training settings.
-    """
-
-    source_language: str
-    target_language: str
-    model: dict[str, Any] = field(default_factory=dict)
-    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    training: TrainConfig = field(default_factory=lambda: TrainConfig(max_steps=10_000))
-
-    def model_config(self, vocab_size: int) -> ModelConfig:
-        """Return the model's shape for a vocabulary of `vocab_size` pieces."""
-        return ModelConfig.from_dict({**self.model, "vocab_size": vocab_size})
-
-    @classmethod
-    def load(cls, path: Path) -> Recipe:
-        """Read a recipe.
-
-        Args:
-            path: TOML file with the tables `languages`, `model`, `tokenizer` and `training`.
-
-        Raises:
-            ConfigError: The file cannot be read or a setting is unknown or wrong.
-        """
-        try:
-            content = tomllib.loads(path.read_text("utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"cannot read the recipe {path}: {error}") from error
-        tables = {"languages", "model", "tokenizer", "training"}
-        unknown = sorted(set(content) - tables)
-        if unknown:
-            raise ConfigError(f"{path}: unknown table {unknown}; allowed are {sorted(tables)}")
-        languages = content.get("languages", {})
-        missing = sorted({"source", "target"} - set(languages))
-        if missing:
-            raise ConfigError(f'{path}: [languages] lacks {missing}; for example source = "en"')
-        recipe = cls(
-            source_language=languages["source"],
-            target_language=languages["target"],
-            model=content.get("model", {}),
-            tokenizer=TokenizerConfig(**_known(TokenizerConfig, "tokenizer", content.get("tokenizer", {}))),
-            training=TrainConfig.from_dict(content.get("training", {})),
-        )
-        recipe.model_config(recipe.tokenizer.vocab_size)  # wrong settings show before any work is done
-        return recipe
-
-
-def _known(cls: type, what: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of `values`, or raise for keys that `cls` has no field for."""
-    allowed = {f.name for f in fields(cls)}
-    unknown = sorted(set(values) - allowed)
-    if unknown:
-        raise ConfigError(f"unknown {what} setting {unknown}; allowed are {sorted(allowed)}")
-    return dict(values)
-
-
-def _raise_all(what: str, problems: list[str]) -> None:
-    if problems:
-        raise ConfigError(f"{what} configuration: " + "; ".join(problems))
+        return build(cls, "model", values)

@@ -1,28 +1,20 @@
-"""Parallel text files to padded batches by token budget."""
+"""Pairs of text to padded batches by token budget."""
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from dragoman.model.errors import DataError
-from dragoman.model.tokenizer import Tokenizer
-
-MAX_REPORTED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One line of a corpus file."""
-
-    source: str
-    target: str
-    origin: str = ""
+from dragoman.model.augment import augment
+from dragoman.model.errors import TrainingError
+from dragoman.model.readers import Pair
+from dragoman.model.recipe import TrainConfig
+from dragoman.model.tokenizer import Tokenizer, run_sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +46,114 @@ class Batch:
     target_in: Tensor
     target_out: Tensor
 
-
-def read_pairs(path: Path) -> list[Pair]:
-    """Read a TSV file: source, target and optionally origin.
-
-    Raises:
-        DataError: The file is missing, empty, not UTF-8 or has bad lines; names the first ones.
-    """
-    pairs: list[Pair] = []
-    bad: list[str] = []
-    try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
-                cells = line.rstrip("\r\n").split("\t")
-                if len(cells) not in (2, 3) or not cells[0].strip() or not cells[1].strip():
-                    bad.append(
-                        f"line {number}: {len(cells)} column(s)"
-                        if len(cells) not in (2, 3)
-                        else f"line {number}: empty side"
-                    )
-                    continue
-                pairs.append(Pair(*cells))
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    if bad:
-        more = f" and {len(bad) - MAX_REPORTED} more" if len(bad) > MAX_REPORTED else ""
-        raise DataError(
-            f"{path}: {'; '.join(bad[:MAX_REPORTED])}{more}. "
-            "Each line must be source<TAB>target or source<TAB>target<TAB>origin; fix or remove these lines"
-        )
-    if not pairs:
-        raise DataError(f"{path} has no pairs")
-    return pairs
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on another device."""
+        return Batch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
-def tokenize_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer) -> list[Example]:
+def tokenize_pairs(pairs: Iterable[Pair], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0) -> list[Example]:
     """Tokenize both sides of each pair."""
-    return [Example(tuple(tokenizer.encode(p.source)), tuple(tokenizer.encode(p.target))) for p in pairs]
+    return [
+        Example(
+            tuple(tokenizer.encode(pair.source, dropout=bpe_dropout)),
+            tuple(tokenizer.encode(pair.target, dropout=bpe_dropout)),
+        )
+        for pair in pairs
+    ]
+
+
+class TrainingData:
+    """Training pairs, shuffled, altered, tokenized and batched anew in each epoch.
+
+    Pairs are taken in chunks of at most `shuffle_pairs`, so a corpus need not fit in memory; one
+    that fits in a single chunk is read once. Everything random depends on seed, epoch and chunk
+    alone: a resumed run sees the batches that an uninterrupted one would have seen.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[Pair]], tokenizer: Tokenizer, config: TrainConfig) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            read: Starts at the first pair each time it is called.
+            tokenizer: For both sides.
+            config: Seed, batch size, chunk size and augmentation.
+        """
+        self._read = read
+        self._tokenizer = tokenizer
+        self._config = config
+        self._only_chunk: list[Pair] | None = None
+        self._unaltered: list[Example] | None = None
+
+    def batches(
+        self, *, epoch: int, max_pieces: int, chunk: int = 0, batch: int = 0
+    ) -> Iterator[tuple[int, int, list[Example]]]:
+        """Yield the batches of an epoch from a position on.
+
+        Args:
+            epoch: Number of the pass; each has another order.
+            max_pieces: Longer examples are left out.
+            chunk: First chunk.
+            batch: First batch within it.
+
+        Yields:
+            Chunk, number of the batch within it, and the batch.
+        """
+        for number, pairs in enumerate(self._chunks()):
+            if number < chunk:
+                continue
+            examples = self._examples(pairs, epoch, number)
+            order = batches_of_epoch(
+                examples,
+                max_pieces=max_pieces,
+                batch_tokens=self._config.batch_tokens,
+                seed=self._config.seed,
+                epoch=epoch,
+            )
+            first = batch if number == chunk else 0
+            for index in range(first, len(order)):
+                yield number, index, [examples[i] for i in order[index]]
+
+    def _chunks(self) -> Iterator[list[Pair]]:
+        if self._only_chunk is not None:
+            yield self._only_chunk
+            return
+        pairs = iter(self._read())
+        chunk = list(itertools.islice(pairs, self._config.shuffle_pairs))
+        following = next(pairs, None)
+        if following is None:
+            self._only_chunk = chunk
+            self._check_origins(chunk)
+        while chunk:
+            yield chunk
+            del chunk  # the next one takes its place in memory, not one beside it
+            chunk = [] if following is None else [following, *itertools.islice(pairs, self._config.shuffle_pairs - 1)]
+            following = next(pairs, None)
+
+    def _check_origins(self, pairs: list[Pair]) -> None:
+        """Raise TrainingError if a share is set for an origin that the corpus does not have."""
+        found = {pair.origin for pair in pairs}
+        unknown = sorted(set(self._config.origin_shares) - found)
+        if unknown:
+            raise TrainingError(f"origin_shares names {unknown}, but the corpus has the origins {sorted(found)}")
+
+    def _examples(self, pairs: list[Pair], epoch: int, chunk: int) -> list[Example]:
+        shares, origin_shares = self._config.augmentation, self._config.origin_shares
+        if not shares.changes_text and not shares.bpe_dropout and not origin_shares:
+            if self._only_chunk is None:
+                return tokenize_pairs(pairs, self._tokenizer)
+            if self._unaltered is None:
+                self._unaltered = tokenize_pairs(pairs, self._tokenizer)
+            return self._unaltered
+        generator = random.Random(f"{self._config.seed}/{epoch}/{chunk}")  # noqa: S311  # training data, not a secret
+        if origin_shares:
+            pairs = [pair for pair in pairs if generator.random() < origin_shares.get(pair.origin, 1.0)]
+        if shares.changes_text:
+            pairs = [augment(pair, shares, generator) for pair in pairs]
+        if not shares.bpe_dropout:
+            return tokenize_pairs(pairs, self._tokenizer)
+        return run_sampled(
+            generator.getrandbits(32), lambda: tokenize_pairs(pairs, self._tokenizer, bpe_dropout=shares.bpe_dropout)
+        )
 
 
 def batches_of_epoch(

@@ -1,7 +1,7 @@
 """Attention masks. True means "attend", everywhere in Dragoman.
 
-A mask is either a boolean tensor that broadcasts to [B, H, Q, K], or `ValidLengths`, the same
-information in the form the inference kernels take: how many leading keys of each row are real.
+A mask is a tensor that broadcasts to [B, H, Q, K] (boolean, or float and added to the scores), or
+`ValidLengths`, the form the inference kernels take: how many leading keys of each row are real.
 """
 
 from __future__ import annotations

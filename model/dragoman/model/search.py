@@ -50,7 +50,7 @@ def greedy(
     running = torch.ones(len(sources), dtype=torch.bool)
     while running.any():
         states = model.decode(target, cross, mask)[:, -1]
-        best = (model.embedding.project(states) + bias).argmax(dim=-1)
+        best = (model.project(states) + bias).argmax(dim=-1)
         for row in running.nonzero().flatten().tolist():
             token = int(best[row])
             outputs[row].append(token)

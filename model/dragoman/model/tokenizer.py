@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import sentencepiece
 
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
+
+Result = TypeVar("Result")
 
 SPACE_MARK = "\u2581"
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -50,18 +54,31 @@ class Tokenizer:
         """Number of ids, special tokens included."""
         return len(self._pieces)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, dropout: float = 0.0) -> list[int]:
         """Return the ids of `text`, ended by EOS. Blank text gives EOS alone.
 
         Line breaks and tabs are white space, a run of white space is one space.
+
+        Args:
+            text: To be tokenized.
+            dropout: Probability that a merge is left out (BPE dropout, for training); the draws
+                come from SentencePiece's generator, see `run_sampled`.
         """
         text = " ".join(text.split())
         if SPACE_MARK not in text:
-            return [*self._processor.encode(text), self.special.eos]
+            return [*self._pieces_of(text, dropout), self.special.eos]
         stand_in = next((c for c in _NONCHARACTERS if c not in text), _NONCHARACTERS[0])
-        ids = self._processor.encode(text.replace(SPACE_MARK, stand_in))
+        ids = self._pieces_of(text.replace(SPACE_MARK, stand_in), dropout)
         stand_in_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in stand_in.encode()]
         return [*_replace_run(ids, stand_in_ids, self._space_ids), self.special.eos]
+
+    def _pieces_of(self, text: str, dropout: float) -> list[int]:
+        ids: list[int] = (
+            self._processor.encode(text, enable_sampling=True, alpha=dropout, nbest_size=-1)
+            if dropout
+            else self._processor.encode(text)
+        )
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; special tokens have none."""
@@ -104,12 +121,21 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
 
-def train_tokenizer(sentences: Iterable[str], vocab_size: int, *, threads: int = 2) -> Tokenizer:
+def train_tokenizer(
+    sentences: Iterable[str],
+    vocab_size: int,
+    *,
+    split_digits: bool = False,
+    user_symbols: Sequence[str] = (),
+    threads: int = 2,
+) -> Tokenizer:
     """Learn a joint vocabulary.
 
     Args:
         sentences: Source and target texts.
         vocab_size: Pieces, with the special tokens and 256 byte pieces.
+        split_digits: Each digit becomes a piece of its own.
+        user_symbols: Texts that are always one piece.
         threads: Used by the trainer.
 
     Raises:
@@ -130,10 +156,23 @@ def train_tokenizer(sentences: Iterable[str], vocab_size: int, *, threads: int =
         bos_id=SPECIAL_IDS.start,
         eos_id=SPECIAL_IDS.eos,
         num_threads=threads,
+        split_digits=split_digits,
+        user_defined_symbols=list(user_symbols),
         max_sentence_length=16384,
         minloglevel=2,
     )
     return Tokenizer(model.getvalue())
+
+
+def run_sampled(seed: int, work: Callable[[], Result]) -> Result:
+    """Run `work` with BPE dropout that depends on `seed` alone.
+
+    SentencePiece seeds its generator once per thread, at the first draw, so a reproducible stretch
+    needs a thread of its own.
+    """
+    sentencepiece.set_random_generator_seed(seed)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def _replace_run(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[int]:

@@ -7,37 +7,88 @@ makes the same updates as one that was never stopped.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
-from dragoman.model.checkpoint import LOG, save_checkpoint
-from dragoman.model.config import Stage, TrainConfig
-from dragoman.model.data import Batch, Example, batches_of_epoch, collate, sequential_batches
+from dragoman.model.checkpoint import LOG, forget_log_behind, save_checkpoint
+from dragoman.model.data import Batch, Example, TrainingData, collate, sequential_batches, tokenize_pairs
+from dragoman.model.device import Precision, Processes
 from dragoman.model.errors import TrainingError
 from dragoman.model.loss import label_smoothed_loss
-from dragoman.model.schedule import inverse_square_root
+from dragoman.model.optimizer import Optimizers
+from dragoman.model.readers import Pair
+from dragoman.model.recipe import Stage, TrainConfig
+from dragoman.model.schedule import learning_rate
 from dragoman.model.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
+from dragoman.model.validation import corpus_chrf
+
+LOG_STEPS = 100
 
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands: everything besides weights that decides the next update."""
+    """Where a run stands: everything besides weights that decides the next update.
+
+    Attributes:
+        step: Updates done.
+        stage: Of the length curriculum.
+        epoch: Pass over the data.
+        chunk: Within the epoch.
+        batch: Within the chunk.
+        seconds: Time spent training.
+        stage_seconds: Of these, in the current stage.
+        best: Best validation score, higher is better.
+        misses: Validations since then.
+    """
 
     step: int = 0
     stage: int = 0
     epoch: int = 0
+    chunk: int = 0
     batch: int = 0
     seconds: float = 0.0
     stage_seconds: float = 0.0
+    best: float = -math.inf
+    misses: int = 0
+
+
+class LossModule(nn.Module):
+    """The model with its loss, as one function of a batch: what is distributed."""
+
+    def __init__(self, model: Transformer, pad: int, *, compiled: bool = False) -> None:
+        """Wrap `model`; its weights are shared.
+
+        Args:
+            model: To be trained or validated.
+            pad: Target id that does not count.
+            compiled: Compile the model. The loss stays as it is: its size changes with every batch.
+        """
+        super().__init__()
+        self.model = model
+        self.pad = pad
+        self._run = torch.compile(model, dynamic=True) if compiled else model
+
+    def forward(self, batch: Batch, smoothing: float) -> Tensor:
+        """Return the sum of the loss over the batch's target tokens."""
+        states = self._run(batch.source_ids, batch.source_lengths, batch.target_in)
+        real = batch.target_out != self.pad
+        scaled = self.model.output.scale(states[real])
+        weight, bias = self.model.output_weight, self.model.output_bias
+        return label_smoothed_loss(scaled, weight, batch.target_out[real], smoothing, bias)
 
 
 class Trainer:
@@ -49,10 +100,13 @@ class Trainer:
         tokenizer: Tokenizer,
         config: TrainConfig,
         *,
-        training: Sequence[Example],
-        validation: Sequence[Example],
+        training: TrainingData,
+        validation: Sequence[Pair],
         run: Path,
         languages: tuple[str, str],
+        processes: Processes | None = None,
+        device: torch.device | None = None,
+        observe: Callable[[dict[str, Any]], None] = lambda _: None,
         stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -62,17 +116,24 @@ class Trainer:
             model: Trained in place.
             tokenizer: Saved with each checkpoint.
             config: How to train.
-            training: Tokenized training pairs.
-            validation: Tokenized validation pairs.
+            training: Source of batches.
+            validation: Pairs for the periodic loss and chrF.
             run: Folder for checkpoints and the log.
             languages: BCP-47 tags of source and target.
+            processes: The group this process belongs to; None trains alone.
+            device: Where to compute; None is the CPU.
+            observe: Is given each entry of the log.
             stop: Asked between two updates; true ends the run there, saved, to be continued later.
             clock: Seconds, monotonic.
 
         Raises:
-            TrainingError: No training pair is short enough for a stage.
+            ConfigError: The device cannot compute in the configured precision.
+            TrainingError: A stage, or every validation pair, is longer than the model's positions cover.
         """
-        self.model = model
+        self.device = device or torch.device("cpu")
+        self.processes = processes or Processes()
+        self.precision = Precision.choose(config.precision, self.device)
+        self.model = model.to(self.device)
         self.tokenizer = tokenizer
         self.config = config
         self.run = run
@@ -80,24 +141,36 @@ class Trainer:
         self.training = training
         limit = min(model.config.max_source_tokens, model.config.max_target_tokens)
         self.stages = config.stages or (Stage(max_pieces=limit),)
-        self.validation = [e for e in validation if e.length <= limit][: config.validate_pairs]
-        self.progress = Progress()
-        self.optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), eps=1e-9)
-        self._stop = stop
-        self._clock = clock
         for stage in self.stages:
             if stage.max_pieces > limit:
                 raise TrainingError(
                     f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}"
                 )
-            if not any(e.length <= stage.max_pieces for e in training):
-                raise TrainingError(f"no training pair has at most {stage.max_pieces} pieces; raise max_pieces")
+        wanted = max(config.validate_pairs, config.validate_chrf_pairs)
+        short = (pair for pair in validation if tokenize_pairs([pair], tokenizer)[0].length <= limit)
+        self.validation = list(itertools.islice(short, wanted))
+        if validation and wanted and not self.validation:
+            raise TrainingError(f"every validation pair is longer than the {limit} pieces that the model covers")
+        self._validation_examples = tokenize_pairs(self.validation[: config.validate_pairs], tokenizer)
+        self.progress = Progress()
+        self.optimizers = Optimizers(model, config)
+        self.average: AveragedModel | None = None
+        if config.ema_decay:
+            decay = get_ema_multi_avg_fn(config.ema_decay)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self.average = AveragedModel(model, multi_avg_fn=decay)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision.needs_loss_scaling)
+        self._wrapped: nn.Module = LossModule(model, tokenizer.special.pad, compiled=config.compile)
+        if self.processes.count > 1:
+            self._wrapped = DistributedDataParallel(self._wrapped)
+        self._observe = observe
+        self._stop = stop
+        self._clock = clock
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's training state; the model's weights are loaded already.
 
         Raises:
-            TrainingError: The run had more stages than there are now.
+            TrainingError: The run had more stages than there are now, or another optimiser.
         """
         self.progress = Progress(**state["progress"])
         if self.progress.stage >= len(self.stages):
@@ -105,8 +178,24 @@ class Trainer:
                 f"the run is in stage {self.progress.stage + 1}, but the recipe has {len(self.stages)}; "
                 "restore the recipe, or begin again with --restart"
             )
-        self.optimizer.load_state_dict(state["optimizer"])
+        try:
+            self.optimizers.load_state_dict(state["optimizers"])
+        except (KeyError, ValueError) as error:
+            raise TrainingError(
+                f"the run was made with another optimizer ({error}); restore the recipe, or begin again with --restart"
+            ) from error
+        self._scaler.load_state_dict(state["scaler"])
+        if "average" in state:  # then the checkpoint's own weights are the averaged ones
+            if self.average is not None:
+                self.average.module.load_state_dict(self.model.state_dict())
+                self.average.n_averaged.fill_(state["average"]["updates"])
+            self.model.load_state_dict(state["average"]["weights"])
+        if not self.processes.leads:  # the checkpoint's state is rank 0's: the others draw their dropout anew
+            torch.manual_seed((self.config.seed * 1_000_003 + self.progress.step) * 1_009 + self.processes.rank)
+            return
         torch.set_rng_state(state["rng"])
+        if self.device.type == "cuda" and "cuda_rng" in state:
+            torch.cuda.set_rng_state(state["cuda_rng"], self.device)
 
     def train(self) -> Progress:
         """Train to the end or until `stop`, saving on the way and at the end.
@@ -117,166 +206,291 @@ class Trainer:
             Where the run stands.
 
         Raises:
-            TrainingError: The loss or a gradient is not finite; earlier checkpoints are good.
+            TrainingError: The loss or a gradient is not finite (earlier checkpoints are good), or no
+                pair is short enough for a stage.
         """
         self.run.mkdir(parents=True, exist_ok=True)
+        if self.processes.leads:
+            forget_log_behind(self.run, self.progress.step)
         with (self.run / LOG).open("a", encoding="utf-8") as log, self._bar() as bar:
             self._loop(log, bar)
-            self._save()
         return self.progress
 
     def _loop(self, log: TextIO, bar: tqdm[Any]) -> None:
-        progress, config = self.progress, self.config
-        last = saved = self._clock()
-        seen = _Meter()
+        progress = self.progress
+        saved = self._clock()
+        meter = _Meter()
         while not self._ends():
-            for indices in self._remaining_batches():
-                loss, tokens = self._update([self.training[i] for i in indices])
+            group = None
+            last = self._clock()
+            for group in self._groups():
+                self._update(group, meter)
                 now = self._clock()
-                progress.step += 1
-                progress.batch += 1
-                progress.seconds += now - last
-                progress.stage_seconds += now - last
-                seen.add(loss, tokens, now - last)
+                self._advance(group, now - last, meter)
                 last = now
-                self._show(bar, seen)
-                if now - saved > config.checkpoint_minutes * 60:
-                    self._write_log(log, seen)
-                    self._save()
+                self._show(bar, meter)
+                stage_ended = self._end_stage()
+                if progress.step % LOG_STEPS == 0:
+                    self._write_log(log, meter)
+                ends = self._ends()
+                if ends or self.processes.any(now - saved > self.config.checkpoint_minutes * 60):
+                    # A request to stop may not leave the time for a validation.
+                    measured = self._validate() if self.finished or not ends else None
+                    self._write_log(log, meter, measured)
+                    self._save(best=measured is not None and progress.misses == 0)
                     last = saved = self._clock()
-                    seen = _Meter()
-                if self._ends() or self._stage_finished():
+                if stage_ended or ends or self._ends():
                     break
             else:
-                progress.epoch += 1
-                progress.batch = 0
-                continue
-            if self._stage_finished() and not self._ends():
-                progress.stage += 1
-                progress.stage_seconds = 0.0
-                progress.epoch += 1
-                progress.batch = 0
-        self._write_log(log, seen)
+                if group is None and not progress.chunk and not progress.batch:
+                    limit = self.stages[progress.stage].max_pieces
+                    raise TrainingError(f"no training pair has at most {limit} pieces; raise max_pieces")
+                self._next_epoch()
 
-    def _update(self, examples: Sequence[Example]) -> tuple[float, int]:
-        """Make one update; returns the mean loss and the number of target tokens."""
+    def _end_stage(self) -> bool:
+        """Go to the next stage if the time of this one is up; returns whether it was."""
+        minutes = self.stages[self.progress.stage].minutes
+        has_next = self.progress.stage + 1 < len(self.stages)
+        if not has_next or self.progress.stage_seconds < minutes * 60:
+            return False
+        self.progress.stage += 1
+        self.progress.stage_seconds = 0.0
+        self._next_epoch()
+        return True
+
+    def _advance(self, group: _Group, seconds: float, meter: _Meter) -> None:
+        """Count one update."""
+        progress = self.progress
+        seconds = self.processes.first(seconds)
+        progress.step += 1
+        progress.chunk, progress.batch = group.chunk, group.next_batch
+        progress.seconds += seconds
+        progress.stage_seconds += seconds
+        meter.seconds += seconds
+
+    def _next_epoch(self) -> None:
+        self.progress.epoch += 1
+        self.progress.chunk = self.progress.batch = 0
+
+    def _groups(self) -> Iterator[_Group]:
+        """Yield what each coming update of the epoch takes: `accumulate` batches for each process."""
+        progress = self.progress
+        size = self.processes.count * self.config.accumulate
+        group: _Group | None = None
+        for chunk, index, examples in self.training.batches(
+            epoch=progress.epoch,
+            max_pieces=self.stages[progress.stage].max_pieces,
+            chunk=progress.chunk,
+            batch=progress.batch,
+        ):
+            if group is not None and (group.chunk != chunk or len(group.batches) == size):
+                yield group
+                group = None
+            if group is None:
+                group = _Group(chunk, [])
+            group.batches.append(examples)
+            group.next_batch = index + 1
+        if group is not None:
+            yield group
+
+    def _update(self, group: _Group, meter: _Meter) -> None:
+        """Make one update from the batches of all processes."""
         config = self.config
         self.model.train()
-        rate = inverse_square_root(self.progress.step + 1, peak=config.learning_rate, warmup_steps=config.warmup_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        loss, tokens = self._loss(examples, config.label_smoothing)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        # Before the optimiser's step: it would write the damage into every weight.
-        for name, value in (("loss", loss.item()), ("gradient norm", norm.item())):
-            if not math.isfinite(value):
-                raise TrainingError(
-                    f"the {name} is {value} at step {self.progress.step + 1}; "
-                    f"earlier checkpoints in {self.run} are good. "
-                    "Lower learning_rate or raise warmup_steps and start again to continue from the last one"
-                )
-        self.optimizer.step()
-        return loss.item(), tokens
+        self.optimizers.zero_grad()
+        tokens = sum(len(example.target) for batch in group.batches for example in batch)
+        mine = group.share(self.processes)
+        total = 0.0
+        for number, (examples, weight) in enumerate(mine, 1):
+            batch = self._collate(examples)
+            # Gradients of the processes are summed once, with the last batch; DDP divides by their number.
+            holds_back = isinstance(self._wrapped, DistributedDataParallel) and number < len(mine)
+            with self._wrapped.no_sync() if holds_back else nullcontext():  # type: ignore[operator]
+                with self.precision.autocast():
+                    loss = self._wrapped(batch, config.label_smoothing)
+                scaled = loss * (weight * self.processes.count / tokens)
+                self._scaler.scale(scaled).backward()
+            total += loss.item() * weight
+        mean = self.processes.sum(total) / tokens
+        for optimizer in self.optimizers.each:
+            self._scaler.unscale_(optimizer)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm))
+        self._check_finite(mean, norm)
+        if math.isfinite(norm):
+            self.optimizers.step(self._rate(), self._scaler)
+            if self.average is not None:
+                self.average.update_parameters(self.model)
+        self._scaler.update()
+        meter.add(mean, norm if math.isfinite(norm) else 0.0, tokens)
 
-    def _loss(self, examples: Sequence[Example], smoothing: float) -> tuple[torch.Tensor, int]:
+    def _check_finite(self, loss: float, norm: float) -> None:
+        """Raise before the optimiser's step: it would write the damage into every weight."""
+        for name, value in (("loss", loss), ("gradient norm", norm)):
+            # Under loss scaling an infinite gradient is a scale that was too large; that step is left out.
+            if math.isfinite(value) or (name == "gradient norm" and self.precision.needs_loss_scaling):
+                continue
+            raise TrainingError(
+                f"the {name} is {value} at step {self.progress.step + 1}; "
+                f"earlier checkpoints in {self.run} are good. "
+                "Lower learning_rate or raise warmup_steps and start again to continue from the last one"
+            )
+
+    def _rate(self) -> float:
+        """Return the learning rate of the next update as a share of the peak."""
+        config = self.config
+        return learning_rate(
+            config.schedule,
+            self.progress.step + 1,
+            warmup_steps=config.warmup_steps,
+            done=self._done(),
+            d_model=self.model.config.d_model,
+        )
+
+    def _done(self) -> float:
+        """Return the share of the run that lies behind."""
+        config, progress = self.config, self.progress
+        by_steps = progress.step / config.max_steps if config.max_steps else 0.0
+        by_time = progress.seconds / (config.max_minutes * 60) if config.max_minutes else 0.0
+        return max(by_steps, by_time)
+
+    def _collate(self, examples: Sequence[Example]) -> Batch:
         special = self.tokenizer.special
-        batch: Batch = collate(examples, pad=special.pad, start=special.start)
-        states = self.model(batch.source_ids, batch.source_lengths, batch.target_in)
-        real = batch.target_out != special.pad
-        # Logits of padding would be a third of the work at small d_model, so drop it first.
-        logits = self.model.embedding.project(states[real])
-        return label_smoothed_loss(logits, batch.target_out[real], smoothing), int(real.sum())
+        return collate(examples, pad=special.pad, start=special.start).to(self.device)
 
     @torch.no_grad()
     def validation_loss(self) -> float:
         """Return the mean loss per target token without smoothing, in nats; NaN without pairs."""
-        self.model.eval()
+        model = self._published()
+        module = LossModule(model.eval(), self.tokenizer.special.pad)
         total, count = 0.0, 0
-        for examples in sequential_batches(self.validation, self.config.batch_tokens):
-            loss, tokens = self._loss(examples, 0.0)
-            total += loss.item() * tokens
-            count += tokens
+        for batch in sequential_batches(self._validation_examples, self.config.batch_tokens):
+            with self.precision.autocast():
+                total += module(self._collate(batch), 0.0).item()
+            count += sum(len(example.target) for example in batch)
         return total / count if count else math.nan
 
-    def _remaining_batches(self) -> list[list[int]]:
-        progress = self.progress
-        batches = batches_of_epoch(
-            self.training,
-            max_pieces=self.stages[progress.stage].max_pieces,
-            batch_tokens=self.config.batch_tokens,
-            seed=self.config.seed,
-            epoch=progress.epoch,
-        )
-        return batches[progress.batch :]
+    def _validate(self) -> dict[str, float]:
+        """Measure, and note whether it is the best so far."""
+        values = {}
+        if self.validation and self.config.validate_pairs:
+            values["validation_loss"] = round(self.validation_loss(), 4)
+        pairs = self.validation[: self.config.validate_chrf_pairs]
+        if pairs:
+            values["validation_chrf"] = corpus_chrf(self._published().eval(), self.tokenizer, pairs)
+        if values:
+            self._note(values.get("validation_chrf", -values.get("validation_loss", 0.0)))
+        return values
+
+    def _note(self, score: float) -> None:
+        """Compare a validation's score, higher is better, with the best one so far."""
+        if score > self.progress.best:
+            self.progress.best, self.progress.misses = score, 0
+        else:
+            self.progress.misses += 1
+
+    def _published(self) -> Transformer:
+        """Return the model whose weights a checkpoint holds."""
+        if self.average is None:
+            return self.model
+        averaged: Transformer = self.average.module  # type: ignore[assignment]  # typed as any module
+        return averaged
 
     @property
     def finished(self) -> bool:
         """Whether the configured end is reached."""
-        config, progress = self.config, self.progress
-        steps_done = bool(config.max_steps) and progress.step >= config.max_steps
-        time_up = bool(config.max_minutes) and progress.seconds >= config.max_minutes * 60
-        return steps_done or time_up
+        return self._done() >= 1.0 or 0 < self.config.patience <= self.progress.misses
 
     def _ends(self) -> bool:
-        return self.finished or self._stop()
-
-    def _stage_finished(self) -> bool:
-        minutes = self.stages[self.progress.stage].minutes
-        has_next = self.progress.stage + 1 < len(self.stages)
-        return has_next and minutes > 0 and self.progress.stage_seconds >= minutes * 60
+        return self.processes.any(self.finished or self._stop())
 
     def _bar(self) -> tqdm[Any]:
         """Count steps where they limit the run, else minutes: either way there is an ETA."""
+        hidden = not self.processes.leads
         if self.config.max_steps:
-            return tqdm(total=self.config.max_steps, initial=self.progress.step, unit="step", desc="train")
-        done = round(self.progress.seconds / 60, 2)
+            total, done = self.config.max_steps, self.progress.step
+            return tqdm(total=total, initial=done, unit="step", desc="train", disable=hidden)
+        minutes = round(self.progress.seconds / 60, 2)
         form = "{desc} {percentage:3.0f}%|{bar}| {n:.1f}/{total:g} min [ETA {remaining}{postfix}]"
-        return tqdm(total=self.config.max_minutes, initial=done, desc="train", bar_format=form)
+        return tqdm(total=self.config.max_minutes, initial=minutes, desc="train", bar_format=form, disable=hidden)
 
-    def _show(self, bar: tqdm[Any], seen: _Meter) -> None:
+    def _show(self, bar: tqdm[Any], meter: _Meter) -> None:
         bar.update(1 if self.config.max_steps else round(self.progress.seconds / 60 - bar.n, 2))
         if self.progress.step % 20 == 0:
-            stage = f"stage {self.progress.stage + 1}/{len(self.stages)}"
-            bar.set_postfix_str(f"step {self.progress.step} {stage} epoch {self.progress.epoch} {seen}")
+            stage = f"stage {self.progress.stage + 1}/{len(self.stages)} " if len(self.stages) > 1 else ""
+            rate = self._rate() * self.config.learning_rate
+            bar.set_postfix_str(f"step {self.progress.step} {stage}epoch {self.progress.epoch} {meter} lr {rate:.2g}")
 
-    def _write_log(self, log: TextIO, seen: _Meter) -> None:
-        if not seen.tokens:
+    def _write_log(self, log: TextIO, meter: _Meter, measured: dict[str, float] | None = None) -> None:
+        """Write one line about the updates since the last one; begins to count anew."""
+        if not self.processes.leads:
             return
-        entry = {
-            **asdict(self.progress),
-            "train_loss": round(seen.loss, 4),
-            "target_tokens_per_second": round(seen.rate),
-            "validation_loss": round(self.validation_loss(), 4),
-        }
+        progress = {name: value for name, value in asdict(self.progress).items() if name not in ("best", "misses")}
+        rate = {"learning_rate": self._rate() * self.config.learning_rate}
+        entry = {**progress, **rate, **meter.values(), **(measured or {})}
         log.write(json.dumps(entry) + "\n")
         log.flush()
+        self._observe(entry)
+        meter.reset()
 
-    def _save(self) -> None:
-        state = {
+    def _save(self, *, best: bool) -> None:
+        state: dict[str, Any] = {
             "progress": asdict(self.progress),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": self.optimizers.state_dict(),
+            "scaler": self._scaler.state_dict(),
             "rng": torch.get_rng_state(),
         }
-        save_checkpoint(
-            self.run, self.model, self.tokenizer,
-            languages=self.languages, step=self.progress.step, training_state=state,
-        )  # fmt: skip
+        if self.device.type == "cuda":
+            state["cuda_rng"] = torch.cuda.get_rng_state(self.device)
+        if self.average is not None:
+            state["average"] = {"updates": int(self.average.n_averaged), "weights": self.model.state_dict()}
+        if self.processes.leads:
+            save_checkpoint(
+                self.run, self._published(), self.tokenizer,
+                languages=self.languages, step=self.progress.step, training_state=state,
+                keep=self.config.keep_checkpoints, best=best,
+            )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Group:
+    """The batches of one update, of all processes.
+
+    Attributes:
+        chunk: Of the data, which all of them come from.
+        batches: At most `accumulate` for each process.
+        next_batch: First batch of the chunk that the next update takes.
+    """
+
+    chunk: int
+    batches: list[list[Example]]
+    next_batch: int = 0
+
+    def share(self, processes: Processes) -> list[tuple[list[Example], float]]:
+        """Return this process's batches with their weights.
+
+        Every process gets as many, because they wait for one another: at the end of a chunk some
+        get a batch that counts nothing.
+        """
+        mine = [(batch, 1.0) for batch in self.batches[processes.rank :: processes.count]]
+        most = -(-len(self.batches) // processes.count)
+        return mine + [(self.batches[0], 0.0)] * (most - len(mine))
 
 
 class _Meter:
-    """Loss and speed since the last log entry."""
+    """Loss, gradient norm and speed since the last log entry."""
 
     def __init__(self) -> None:
-        self.tokens = 0
-        self._loss_sum = 0.0
-        self._seconds = 0.0
+        self.reset()
 
-    def add(self, loss: float, tokens: int, seconds: float) -> None:
+    def reset(self) -> None:
+        self.tokens = self.updates = 0
+        self.seconds = self._loss_sum = self._norm_sum = 0.0
+
+    def add(self, loss: float, norm: float, tokens: int) -> None:
         self.tokens += tokens
+        self.updates += 1
         self._loss_sum += loss * tokens
-        self._seconds += seconds
+        self._norm_sum += norm
 
     @property
     def loss(self) -> float:
@@ -284,7 +498,16 @@ class _Meter:
 
     @property
     def rate(self) -> float:
-        return self.tokens / self._seconds if self._seconds else 0.0
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def values(self) -> dict[str, float]:
+        if not self.updates:
+            return {}
+        return {
+            "train_loss": round(self.loss, 4),
+            "gradient_norm": round(self._norm_sum / self.updates, 4),
+            "target_tokens_per_second": round(self.rate),
+        }
 
     def __str__(self) -> str:
         return f"loss {self.loss:.3f} {self.rate:.0f} tok/s"

@@ -1,120 +1,63 @@
 """The encoder-decoder Transformer ("Attention Is All You Need", figure 1).
 
-Source, target and output share one embedding matrix (3.4). The decoder never sees encoder states,
-only the cross-attention keys and values that `cross_keys_values` projects from them: that is what a
-server keeps per request, computed once.
+The decoder never sees encoder states, only the cross-attention keys and values that `encode`
+projects from them: that is what a server keeps per request, computed once.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from dragoman.model.attention import KeyValue
 from dragoman.model.config import ModelConfig
-from dragoman.model.layers import Cache, DecoderLayer, EncoderLayer
-from dragoman.model.masks import Mask, ValidLengths, causal_mask, padding_mask
-from dragoman.model.positions import sinusoidal_positions
-
-
-class Embedding(nn.Module):
-    """Token embedding times sqrt(E), plus the position encoding (3.4, 3.5)."""
-
-    positions: Tensor
-
-    def __init__(self, config: ModelConfig) -> None:
-        """Create the shared matrix [V, E] and the position table."""
-        super().__init__()
-        self.tokens = nn.Embedding(config.vocab_size, config.d_model)
-        self.scale = math.sqrt(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
-        size = max(config.max_source_tokens, config.max_target_tokens)
-        # Not persistent: a formula, so it has no place in a checkpoint.
-        self.register_buffer("positions", sinusoidal_positions(size, config.d_model), persistent=False)
-
-    def forward(self, input_ids: Tensor, offsets: Tensor | None = None) -> Tensor:
-        """Embed tokens.
-
-        Args:
-            input_ids: [B, T] int64.
-            offsets: [B] int64, position of each row's first token; None means 0.
-
-        Returns:
-            [B, T, E] float.
-        """
-        positions = torch.arange(input_ids.size(1), device=input_ids.device)
-        if offsets is not None:
-            positions = offsets[:, None] + positions
-        embedded: Tensor = self.dropout(self.tokens(input_ids) * self.scale + self.positions[positions])
-        return embedded
-
-    def project(self, states: Tensor) -> Tensor:
-        """Return logits [..., V] of states [..., E] with the transposed embedding (3.4)."""
-        return states @ self.tokens.weight.T
-
-
-class Encoder(nn.Module):
-    """A stack of encoder layers."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        """Create the layers."""
-        super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
-
-    def forward(self, states: Tensor, mask: Mask) -> Tensor:
-        """[B, S, E] -> [B, S, E]."""
-        for layer in self.layers:
-            states = layer(states, mask)
-        result: Tensor = self.norm(states)
-        return result
-
-
-class Decoder(nn.Module):
-    """A stack of decoder layers."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        """Create the layers."""
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_decoder_layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_position == "pre" else nn.Identity()
-
-    def forward(
-        self,
-        states: Tensor,
-        cross: Sequence[KeyValue],
-        self_mask: Mask,
-        cross_mask: Mask,
-        caches: Sequence[Cache] | None = None,
-    ) -> tuple[Tensor, list[KeyValue]]:
-        """Run all layers; arguments and results are per layer, as in `DecoderLayer.forward`."""
-        used: list[KeyValue] = []
-        for index, layer in enumerate(self.layers):
-            states, keys_values = layer(
-                states, cross[index], self_mask, cross_mask, caches[index] if caches is not None else None
-            )
-            used.append(keys_values)
-        return self.norm(states), used
+from dragoman.model.embedding import TokenEmbedding
+from dragoman.model.layers import Cell, LayerState
+from dragoman.model.masks import Mask, ValidLengths, padding_mask
+from dragoman.model.output import Output
+from dragoman.model.stacks import Decoder, Encoder, initialise
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder and the shared embedding."""
+    """Encoder, decoder, and the embeddings that they share or not."""
 
     def __init__(self, config: ModelConfig) -> None:
         """Create and initialise all weights from torch's global random generator."""
         super().__init__()
         self.config = config
-        self.embedding = Embedding(config)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-        # Unit variance after the multiplication by sqrt(E), on the scale of the position encoding.
-        nn.init.normal_(self.embedding.tokens.weight, std=config.d_model**-0.5)
+        initialise(self.encoder)
+        initialise(self.decoder)
+        tied = config.tied_embeddings
+        self.embedding = TokenEmbedding(config.source_vocab_size or config.vocab_size, config)
+        # A matrix that is shared is registered once, so that a checkpoint holds it once.
+        own_target = tied not in ("all", "source-target")
+        self.target_embedding = TokenEmbedding(config.vocab_size, config) if own_target else None
+        self.output = Output(config, own_weight=tied in ("source-target", "none"))
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, E], the matrix that makes logits of states."""
+        if self.output.weight is not None:
+            return self.output.weight
+        shared = self.embedding if self.config.tied_embeddings == "source-output" else self.target_table
+        return shared.tokens.weight
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """[V] added to the logits, or None."""
+        return self.output.bias
+
+    @property
+    def target_table(self) -> TokenEmbedding:
+        """The embedding of target tokens."""
+        return self.embedding if self.target_embedding is None else self.target_embedding
+
+    def project(self, states: Tensor) -> Tensor:
+        """Return logits [..., V] of decoder states [..., E]."""
+        return self.output.project(states, self.output_weight)
 
     def encode(self, source_ids: Tensor, source_mask: Mask) -> list[KeyValue]:
         """Return the cross-attention keys and values of each decoder layer.
@@ -124,13 +67,13 @@ class Transformer(nn.Module):
             source_mask: Covers the padding.
 
         Returns:
-            One pair of [B, H, S, D] per decoder layer.
+            One pair of [B, H_kv, S, D] per decoder layer.
         """
         states = self.encoder(self.embedding(source_ids), source_mask)
         return [layer.cross_attention.project_key_value(states) for layer in self.decoder.layers]  # type: ignore[union-attr,operator]  # ModuleList erases the layer type
 
     def decode(self, target_ids: Tensor, cross: Sequence[KeyValue], source_mask: Mask) -> Tensor:
-        """Run the full decoder over a target prefix, without a cache.
+        """Run the full decoder over a target prefix, without a state.
 
         Args:
             target_ids: [B, T] int64, the start token first; padding may follow.
@@ -138,38 +81,37 @@ class Transformer(nn.Module):
             source_mask: As in `encode`.
 
         Returns:
-            States [B, T, E]; `embedding.project` makes logits of them.
+            States [B, T, E]; `project` makes logits of them.
         """
-        self_mask = causal_mask(target_ids.size(1), target_ids.device)
-        states, _ = self.decoder(self.embedding(target_ids), cross, self_mask, source_mask)
-        decoded: Tensor = states
-        return decoded
+        states: Tensor = self.decoder(self.target_table(target_ids), cross, source_mask)
+        return states
 
     def decode_step(
         self,
         input_ids: Tensor,
         cross: Sequence[KeyValue],
         source_lengths: Tensor,
-        past: Sequence[KeyValue],
+        past: Sequence[LayerState],
         cache_lengths: Tensor,
-    ) -> tuple[Tensor, list[KeyValue]]:
+    ) -> tuple[Tensor, list[LayerState]]:
         """Run the decoder over the newest Q tokens of rows of any age.
 
         Args:
             input_ids: [B, Q] int64.
             cross: What `encode` returned, S padded.
             source_lengths: [B] int64.
-            past: Cache buffers [B, H, T_max, D] per layer, T_max >= cache_lengths + Q.
-            cache_lengths: [B] int64, tokens already in each row's cache.
+            past: Per layer: buffers [B, H_kv, T_max, D] with T_max >= cache_lengths + Q, or a
+                recurrent layer's cell [B, E]. `initial_state` makes them.
+            cache_lengths: [B] int64, tokens that each row has read already.
 
         Returns:
-            States [B, Q, E], and the updated cache buffers.
+            States [B, Q, E], and the layer states after these tokens.
         """
-        valid = ValidLengths(cache_lengths + input_ids.size(1), causal=True)
-        caches = [Cache(keys_values, cache_lengths) for keys_values in past]
-        states = self.embedding(input_ids, cache_lengths)
-        decoded, used = self.decoder(states, cross, valid, ValidLengths(source_lengths), caches)
-        return decoded, used
+        return self.decoder.step(self.target_table(input_ids), past, cache_lengths, cross, ValidLengths(source_lengths))
+
+    def initial_state(self, rows: int, size: int) -> list[LayerState]:
+        """Return the layer states of `rows` rows that have read nothing, for up to `size` tokens."""
+        return initial_state(self.config, rows, size, self.output_weight)
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, target_ids: Tensor) -> Tensor:
         """Return decoder states [B, T, E] under teacher forcing.
@@ -181,3 +123,29 @@ class Transformer(nn.Module):
         """
         mask = padding_mask(source_lengths, source_ids.size(1))
         return self.decode(target_ids, self.encode(source_ids, mask), mask)
+
+
+def initial_state(config: ModelConfig, rows: int, size: int, like: Tensor) -> list[LayerState]:
+    """Return one empty state per decoder layer, with dtype and device of `like`."""
+    layers = range(config.num_decoder_layers)
+    if config.decoder_layer == "ssru":
+        return [Cell(like.new_zeros(rows, config.d_model)) for _ in layers]
+    shape = (rows, config.key_value_heads, size, config.head_dim)
+    return [KeyValue(like.new_zeros(shape), like.new_zeros(shape)) for _ in layers]
+
+
+def flatten_states(states: Sequence[LayerState]) -> list[Tensor]:
+    """Return all tensors of the layer states in order."""
+    return [tensor for state in states for tensor in state]
+
+
+def unflatten_states(config: ModelConfig, tensors: Sequence[Tensor]) -> list[LayerState]:
+    """Turn what `flatten_states` returned back into layer states."""
+    if config.decoder_layer == "ssru":
+        return [Cell(tensor) for tensor in tensors]
+    return [KeyValue(key, value) for key, value in zip(tensors[::2], tensors[1::2], strict=True)]
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of weights, shared ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from dragoman.model.attention import KeyValue, MultiHeadAttention
 from dragoman.model.config import ModelConfig
 from dragoman.model.dot_product import scaled_dot_product_attention
+from dragoman.model.layers import LayerState
 from dragoman.model.masks import ValidLengths, causal_mask, padding_mask, valid_mask
 from dragoman.model.positions import sinusoidal_positions
 from dragoman.model.search import greedy
@@ -20,6 +22,9 @@ from dragoman.model.vocab import SPECIAL_IDS
 
 NormPosition = Literal["pre", "post"]
 NORMS: tuple[NormPosition, ...] = ("pre", "post")
+
+
+NO_DROPOUT = ModelConfig(vocab_size=50, d_model=32, num_heads=4, dropout=0.0)
 
 
 def make_model(norm_position: NormPosition, *, dropout: float = 0.0) -> Transformer:
@@ -56,7 +61,7 @@ def test_attention_equals_torch() -> None:
     query, key, value = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 7, 8), torch.randn(2, 4, 7, 8)
     mask = padding_mask(torch.tensor([7, 3]), 7)
 
-    ours = scaled_dot_product_attention(query, key, value, mask)
+    ours, _ = scaled_dot_product_attention(query, key, value, mask)
     theirs = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     torch.testing.assert_close(ours, theirs)
 
@@ -64,7 +69,7 @@ def test_attention_equals_torch() -> None:
 def test_multi_head_attention_equals_torch() -> None:
     """The module computes nn.MultiheadAttention's function for the same weights."""
     torch.manual_seed(0)
-    ours, theirs = MultiHeadAttention(32, 4, 0.0), nn.MultiheadAttention(32, 4, batch_first=True)
+    ours, theirs = MultiHeadAttention(NO_DROPOUT), nn.MultiheadAttention(32, 4, batch_first=True)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key.weight, ours.value.weight]))
         theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key.bias, ours.value.bias]))
@@ -81,7 +86,7 @@ def test_multi_head_attention_equals_torch() -> None:
 def test_valid_lengths_equal_the_boolean_mask(causal: bool) -> None:
     """Both ways to write a mask down give the same attention."""
     torch.manual_seed(0)
-    attention = MultiHeadAttention(32, 4, 0.0)
+    attention = MultiHeadAttention(NO_DROPOUT)
     states, memory = torch.randn(3, 2, 32), torch.randn(3, 9, 32)
     valid = ValidLengths(torch.tensor([9, 4, 2]), causal=causal)
     keys_values = attention.project_key_value(memory)
@@ -111,7 +116,7 @@ def test_cached_steps_equal_the_full_pass(model: Transformer) -> None:
     source, lengths, target = random_batch()
     full = model(source, lengths, target)
     cross = model.encode(source, ValidLengths(lengths))
-    past = [KeyValue(torch.zeros(3, 4, 10, 8), torch.zeros(3, 4, 10, 8)) for _ in range(2)]
+    past: Sequence[LayerState] = [KeyValue(torch.zeros(3, 4, 10, 8), torch.zeros(3, 4, 10, 8)) for _ in range(2)]
     used = torch.zeros(3, dtype=torch.int64)
     states = []
     for start, stop in ((0, 3), (3, 4), (4, 6)):
@@ -127,7 +132,7 @@ def test_rows_of_different_age_share_a_step(model: Transformer) -> None:
     source, lengths, target = random_batch()
     full = model(source, lengths, target)
     cross = model.encode(source, ValidLengths(lengths))
-    past = [KeyValue(torch.randn(3, 4, 10, 8), torch.randn(3, 4, 10, 8)) for _ in range(2)]
+    past: Sequence[LayerState] = [KeyValue(torch.randn(3, 4, 10, 8), torch.randn(3, 4, 10, 8)) for _ in range(2)]
     ages = torch.tensor([4, 0, 2])
     for step in range(int(ages.max())):  # age the rows one by one; the others write behind their end
         used = torch.minimum(ages, torch.tensor(step))

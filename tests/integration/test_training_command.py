@@ -1,0 +1,128 @@
+"""`dragoman train` as a user runs it: formats, pictures, TensorBoard, and what goes wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.main import main
+from dragoman.model.checkpoint import load_checkpoint
+from dragoman.model.generated import write_corpus
+from dragoman.model.readers import read_pairs
+
+RECIPE = """
+[languages]
+source = "en"
+target = "de"
+[tokenizer]
+vocab_size = 330
+[model]
+preset = "tiny"
+d_model = 16
+d_ff = 32
+num_heads = 2
+num_encoder_layers = 1
+num_decoder_layers = 1
+[training]
+batch_tokens = 200
+max_steps = 3
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    write_corpus(tmp_path / "data", train=200, valid=20, test=20, seed=1)
+    return tmp_path / "data"
+
+
+def train(recipe: Path, out: Path, *arguments: object) -> int:
+    return main(["train", "--recipe", str(recipe), "--out", str(out), "--threads", "1", *map(str, arguments)])
+
+
+def test_two_text_files_and_compressed_json_lines(recipe: Path, data: Path, tmp_path: Path) -> None:
+    """A user's own files, without a corpus folder; the run has the preset's recurrent decoder."""
+    pairs = list(read_pairs(data / "train.tsv"))
+    (tmp_path / "t.en").write_text("".join(f"{pair.source}\n" for pair in pairs), "utf-8")
+    (tmp_path / "t.de").write_text("".join(f"{pair.target}\n" for pair in pairs), "utf-8")
+    with gzip.open(tmp_path / "v.jsonl.gz", "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps({"translation": {"en": p.source, "de": p.target}}) + "\n" for p in pairs[:9])
+    files = ("--train", tmp_path / "t.en", tmp_path / "t.de", "--valid", tmp_path / "v.jsonl.gz")
+
+    assert train(recipe, tmp_path / "run", *files) == 0
+    model = load_checkpoint(tmp_path / "run").model
+    assert model.config.decoder_layer == "ssru"
+    assert model.config.d_model == 16
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_pictures_of_a_run(recipe: Path, data: Path, tmp_path: Path, suffix: str) -> None:
+    """Curves and an attention map; also for a run that is finished already."""
+    pytest.importorskip("matplotlib")
+    magic = {"png": b"\x89PNG", "svg": b"<?xml"}[suffix]
+    assert train(recipe, tmp_path / "run", "--data", data) == 0
+    assert train(recipe, tmp_path / "run", "--data", data, "--plot", suffix) == 0
+    for name in ("curves", "attention"):
+        assert (tmp_path / "run" / f"{name}.{suffix}").read_bytes().startswith(magic)
+
+
+def test_tensorboard_gets_the_log(recipe: Path, data: Path, tmp_path: Path) -> None:
+    """An event file with the scalars of the log."""
+    pytest.importorskip("tensorboard")
+    assert train(recipe, tmp_path / "run", "--data", data, "--tensorboard") == 0
+    events = next((tmp_path / "run" / "tensorboard").glob("events.*")).read_bytes()
+
+    assert b"train_loss" in events
+    assert b"learning_rate" in events
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--train", "a.tsv"], "--train needs --valid"),
+        (["--train", "a", "b", "c", "--valid", "d.tsv"], "--train has 3 files"),
+        (["--train", "gone.tsv", "--valid", "gone.tsv"], "gone.tsv: does not exist"),
+        (["--train", "recipe.toml", "--valid", "recipe.toml"], "unknown format .toml"),
+    ],
+)
+def test_wrong_data_is_named(
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    """Before anything is trained."""
+    monkeypatch.chdir(tmp_path)
+    assert train(recipe, tmp_path / "run", *arguments) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_bad_line_ends_training_before_it_begins(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With file and line; the tokenizer reads the whole file first, so no hours are lost."""
+    with (data / "train.tsv").open("a", encoding="utf-8") as lines:
+        lines.write("no tab here\n")
+    assert train(recipe, tmp_path / "run", "--data", data) == 1
+    assert "train.tsv: line 201: " in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_an_unknown_preset_is_named(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With those that exist."""
+    recipe.write_text(RECIPE.replace('"tiny"', '"huge"'))
+    assert train(recipe, tmp_path / "run", "--data", data) == 1
+    assert "model.preset is 'huge'; choose one of transformer-base" in capsys.readouterr().err
