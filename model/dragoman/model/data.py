@@ -15,6 +15,7 @@ from dragoman.model.errors import TrainingError
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
 from dragoman.model.tokenizer import Tokenizer, run_sampled
+from dragoman.model.vocab import SpecialIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,31 @@ def tokenize_pairs(pairs: Iterable[Pair], tokenizer: Tokenizer, *, bpe_dropout: 
         )
         for pair in pairs
     ]
+
+
+@dataclass(slots=True)
+class Group:
+    """The batches of one update, of all processes.
+
+    Attributes:
+        chunk: Of the data, which all of them come from.
+        batches: At most `accumulate` for each process.
+        next_batch: First batch of the chunk that the next update takes.
+    """
+
+    chunk: int
+    batches: list[list[Example]]
+    next_batch: int = 0
+
+    def share(self, rank: int, count: int) -> list[tuple[list[Example], float]]:
+        """Return the batches of process `rank` of `count`, with their weights.
+
+        Every process gets as many, because they wait for one another: at the end of a chunk some
+        get a batch that counts nothing.
+        """
+        mine = [(batch, 1.0) for batch in self.batches[rank::count]]
+        most = -(-len(self.batches) // count)
+        return mine + [(self.batches[0], 0.0)] * (most - len(mine))
 
 
 class TrainingData:
@@ -112,6 +138,20 @@ class TrainingData:
             first = batch if number == chunk else 0
             for index in range(first, len(order)):
                 yield number, index, [examples[i] for i in order[index]]
+
+    def groups(self, size: int, *, epoch: int, max_pieces: int, chunk: int = 0, batch: int = 0) -> Iterator[Group]:
+        """Yield the same batches, `size` at a time; the last group of a chunk may be smaller."""
+        group: Group | None = None
+        for number, index, examples in self.batches(epoch=epoch, max_pieces=max_pieces, chunk=chunk, batch=batch):
+            if group is not None and (group.chunk != number or len(group.batches) == size):
+                yield group
+                group = None
+            if group is None:
+                group = Group(number, [])
+            group.batches.append(examples)
+            group.next_batch = index + 1
+        if group is not None:
+            yield group
 
     def _chunks(self) -> Iterator[list[Pair]]:
         if self._only_chunk is not None:
@@ -195,6 +235,11 @@ def collate(examples: Sequence[Example], *, pad: int, start: int) -> Batch:
         target_in=_pad([(start, *t[:-1]) for t in targets], pad),
         target_out=_pad(targets, pad),
     )
+
+
+def collate_to(device: torch.device, examples: Sequence[Example], special: SpecialIds) -> Batch:
+    """Pad examples into one batch on a device."""
+    return collate(examples, pad=special.pad, start=special.start).to(device)
 
 
 def sequential_batches(examples: Sequence[Example], batch_tokens: int) -> Iterator[list[Example]]:

@@ -16,7 +16,8 @@ from torch import Tensor
 _ROWS = 512
 
 
-@torch.compiler.disable  # every batch has another number of tokens: a compiler would begin anew each time
+# Not compiled: every batch has another number of tokens, so a compiler would begin anew each time.
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
 def label_smoothed_loss(
     states: Tensor, weight: Tensor, labels: Tensor, smoothing: float, bias: Tensor | None = None
 ) -> Tensor:

@@ -7,88 +7,36 @@ makes the same updates as one that was never stopped.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from dragoman.model.checkpoint import LOG, forget_log_behind, save_checkpoint
-from dragoman.model.data import Batch, Example, TrainingData, collate, sequential_batches, tokenize_pairs
+from dragoman.model.data import Group, TrainingData, collate_to
 from dragoman.model.device import Precision, Processes
 from dragoman.model.errors import TrainingError
-from dragoman.model.loss import label_smoothed_loss
+from dragoman.model.loss_module import LossModule
 from dragoman.model.optimizer import Optimizers
+from dragoman.model.progress import Meter, Progress
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import Stage, TrainConfig
 from dragoman.model.schedule import learning_rate
 from dragoman.model.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer
-from dragoman.model.validation import corpus_chrf
+from dragoman.model.validation import Validation
 
 LOG_STEPS = 100
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands: everything besides weights that decides the next update.
-
-    Attributes:
-        step: Updates done.
-        stage: Of the length curriculum.
-        epoch: Pass over the data.
-        chunk: Within the epoch.
-        batch: Within the chunk.
-        seconds: Time spent training.
-        stage_seconds: Of these, in the current stage.
-        best: Best validation score, higher is better.
-        misses: Validations since then.
-    """
-
-    step: int = 0
-    stage: int = 0
-    epoch: int = 0
-    chunk: int = 0
-    batch: int = 0
-    seconds: float = 0.0
-    stage_seconds: float = 0.0
-    best: float = -math.inf
-    misses: int = 0
-
-
-class LossModule(nn.Module):
-    """The model with its loss, as one function of a batch: what is distributed."""
-
-    def __init__(self, model: Transformer, pad: int, *, compiled: bool = False) -> None:
-        """Wrap `model`; its weights are shared.
-
-        Args:
-            model: To be trained or validated.
-            pad: Target id that does not count.
-            compiled: Compile the model. The loss stays as it is: its size changes with every batch.
-        """
-        super().__init__()
-        self.model = model
-        self.pad = pad
-        self._run = torch.compile(model, dynamic=True) if compiled else model
-
-    def forward(self, batch: Batch, smoothing: float) -> Tensor:
-        """Return the sum of the loss over the batch's target tokens."""
-        states = self._run(batch.source_ids, batch.source_lengths, batch.target_in)
-        real = batch.target_out != self.pad
-        scaled = self.model.output.scale(states[real])
-        weight, bias = self.model.output_weight, self.model.output_bias
-        return label_smoothed_loss(scaled, weight, batch.target_out[real], smoothing, bias)
 
 
 class Trainer:
@@ -146,12 +94,9 @@ class Trainer:
                 raise TrainingError(
                     f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}"
                 )
-        wanted = max(config.validate_pairs, config.validate_chrf_pairs)
-        short = (pair for pair in validation if tokenize_pairs([pair], tokenizer)[0].length <= limit)
-        self.validation = list(itertools.islice(short, wanted))
-        if validation and wanted and not self.validation:
-            raise TrainingError(f"every validation pair is longer than the {limit} pieces that the model covers")
-        self._validation_examples = tokenize_pairs(self.validation[: config.validate_pairs], tokenizer)
+        self.validation = Validation(
+            validation, tokenizer, config, max_pieces=limit, precision=self.precision, device=self.device
+        )
         self.progress = Progress()
         self.optimizers = Optimizers(model, config)
         self.average: AveragedModel | None = None
@@ -219,7 +164,7 @@ class Trainer:
     def _loop(self, log: TextIO, bar: tqdm[Any]) -> None:
         progress = self.progress
         saved = self._clock()
-        meter = _Meter()
+        meter = Meter()
         while not self._ends():
             group = None
             last = self._clock()
@@ -258,7 +203,7 @@ class Trainer:
         self._next_epoch()
         return True
 
-    def _advance(self, group: _Group, seconds: float, meter: _Meter) -> None:
+    def _advance(self, group: Group, seconds: float, meter: Meter) -> None:
         """Count one update."""
         progress = self.progress
         seconds = self.processes.first(seconds)
@@ -272,37 +217,27 @@ class Trainer:
         self.progress.epoch += 1
         self.progress.chunk = self.progress.batch = 0
 
-    def _groups(self) -> Iterator[_Group]:
+    def _groups(self) -> Iterator[Group]:
         """Yield what each coming update of the epoch takes: `accumulate` batches for each process."""
         progress = self.progress
-        size = self.processes.count * self.config.accumulate
-        group: _Group | None = None
-        for chunk, index, examples in self.training.batches(
+        return self.training.groups(
+            self.processes.count * self.config.accumulate,
             epoch=progress.epoch,
             max_pieces=self.stages[progress.stage].max_pieces,
             chunk=progress.chunk,
             batch=progress.batch,
-        ):
-            if group is not None and (group.chunk != chunk or len(group.batches) == size):
-                yield group
-                group = None
-            if group is None:
-                group = _Group(chunk, [])
-            group.batches.append(examples)
-            group.next_batch = index + 1
-        if group is not None:
-            yield group
+        )
 
-    def _update(self, group: _Group, meter: _Meter) -> None:
+    def _update(self, group: Group, meter: Meter) -> None:
         """Make one update from the batches of all processes."""
         config = self.config
         self.model.train()
         self.optimizers.zero_grad()
         tokens = sum(len(example.target) for batch in group.batches for example in batch)
-        mine = group.share(self.processes)
+        mine = group.share(self.processes.rank, self.processes.count)
         total = 0.0
         for number, (examples, weight) in enumerate(mine, 1):
-            batch = self._collate(examples)
+            batch = collate_to(self.device, examples, self.tokenizer.special)
             # Gradients of the processes are summed once, with the last batch; DDP divides by their number.
             holds_back = isinstance(self._wrapped, DistributedDataParallel) and number < len(mine)
             with self._wrapped.no_sync() if holds_back else nullcontext():  # type: ignore[operator]
@@ -353,30 +288,9 @@ class Trainer:
         by_time = progress.seconds / (config.max_minutes * 60) if config.max_minutes else 0.0
         return max(by_steps, by_time)
 
-    def _collate(self, examples: Sequence[Example]) -> Batch:
-        special = self.tokenizer.special
-        return collate(examples, pad=special.pad, start=special.start).to(self.device)
-
-    @torch.no_grad()
-    def validation_loss(self) -> float:
-        """Return the mean loss per target token without smoothing, in nats; NaN without pairs."""
-        model = self._published()
-        module = LossModule(model.eval(), self.tokenizer.special.pad)
-        total, count = 0.0, 0
-        for batch in sequential_batches(self._validation_examples, self.config.batch_tokens):
-            with self.precision.autocast():
-                total += module(self._collate(batch), 0.0).item()
-            count += sum(len(example.target) for example in batch)
-        return total / count if count else math.nan
-
     def _validate(self) -> dict[str, float]:
         """Measure, and note whether it is the best so far."""
-        values = {}
-        if self.validation and self.config.validate_pairs:
-            values["validation_loss"] = round(self.validation_loss(), 4)
-        pairs = self.validation[: self.config.validate_chrf_pairs]
-        if pairs:
-            values["validation_chrf"] = corpus_chrf(self._published().eval(), self.tokenizer, pairs)
+        values = self.validation.measure(self._published())
         if values:
             self._note(values.get("validation_chrf", -values.get("validation_loss", 0.0)))
         return values
@@ -413,14 +327,14 @@ class Trainer:
         form = "{desc} {percentage:3.0f}%|{bar}| {n:.1f}/{total:g} min [ETA {remaining}{postfix}]"
         return tqdm(total=self.config.max_minutes, initial=minutes, desc="train", bar_format=form, disable=hidden)
 
-    def _show(self, bar: tqdm[Any], meter: _Meter) -> None:
+    def _show(self, bar: tqdm[Any], meter: Meter) -> None:
         bar.update(1 if self.config.max_steps else round(self.progress.seconds / 60 - bar.n, 2))
         if self.progress.step % 20 == 0:
             stage = f"stage {self.progress.stage + 1}/{len(self.stages)} " if len(self.stages) > 1 else ""
             rate = self._rate() * self.config.learning_rate
             bar.set_postfix_str(f"step {self.progress.step} {stage}epoch {self.progress.epoch} {meter} lr {rate:.2g}")
 
-    def _write_log(self, log: TextIO, meter: _Meter, measured: dict[str, float] | None = None) -> None:
+    def _write_log(self, log: TextIO, meter: Meter, measured: dict[str, float] | None = None) -> None:
         """Write one line about the updates since the last one; begins to count anew."""
         if not self.processes.leads:
             return
@@ -449,65 +363,3 @@ class Trainer:
                 languages=self.languages, step=self.progress.step, training_state=state,
                 keep=self.config.keep_checkpoints, best=best,
             )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Group:
-    """The batches of one update, of all processes.
-
-    Attributes:
-        chunk: Of the data, which all of them come from.
-        batches: At most `accumulate` for each process.
-        next_batch: First batch of the chunk that the next update takes.
-    """
-
-    chunk: int
-    batches: list[list[Example]]
-    next_batch: int = 0
-
-    def share(self, processes: Processes) -> list[tuple[list[Example], float]]:
-        """Return this process's batches with their weights.
-
-        Every process gets as many, because they wait for one another: at the end of a chunk some
-        get a batch that counts nothing.
-        """
-        mine = [(batch, 1.0) for batch in self.batches[processes.rank :: processes.count]]
-        most = -(-len(self.batches) // processes.count)
-        return mine + [(self.batches[0], 0.0)] * (most - len(mine))
-
-
-class _Meter:
-    """Loss, gradient norm and speed since the last log entry."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.tokens = self.updates = 0
-        self.seconds = self._loss_sum = self._norm_sum = 0.0
-
-    def add(self, loss: float, norm: float, tokens: int) -> None:
-        self.tokens += tokens
-        self.updates += 1
-        self._loss_sum += loss * tokens
-        self._norm_sum += norm
-
-    @property
-    def loss(self) -> float:
-        return self._loss_sum / self.tokens if self.tokens else math.nan
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def values(self) -> dict[str, float]:
-        if not self.updates:
-            return {}
-        return {
-            "train_loss": round(self.loss, 4),
-            "gradient_norm": round(self._norm_sum / self.updates, 4),
-            "target_tokens_per_second": round(self.rate),
-        }
-
-    def __str__(self) -> str:
-        return f"loss {self.loss:.3f} {self.rate:.0f} tok/s"

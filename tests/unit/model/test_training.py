@@ -13,18 +13,16 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.model.checkpoint import delete_run, latest_checkpoint, load_checkpoint, load_training_state
+from dragoman.model.checkpoint import delete_run, load_checkpoint, load_training_state
 from dragoman.model.commands.train import _check_same
 from dragoman.model.config import ModelConfig
-from dragoman.model.data import Example, TrainingData, batches_of_epoch, collate
-from dragoman.model.device import Precision, choose_device
+from dragoman.model.data import Example, batches_of_epoch, collate
 from dragoman.model.errors import CheckpointError, ConfigError, TrainingError
-from dragoman.model.generated import examples, write_corpus
-from dragoman.model.readers import Pair
+from dragoman.model.generated import write_corpus
 from dragoman.model.recipe import Augmentation, Recipe, Stage, TrainConfig
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
-from dragoman.model.train import Trainer, _Group, _Meter
-from dragoman.model.transformer import Transformer
+from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.train import Trainer
+from tests.fakes.trainers import assert_same_weights, make_tokenizer, make_trainer, resume
 
 SMALL_RECIPE = """
 [languages]
@@ -42,37 +40,11 @@ num_decoder_layers = 1
 batch_tokens = 200
 max_steps = 300
 """
-PAIRS = [Pair(e.source, e.target) for e in itertools.islice(examples(seed=3), 400)]
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer((text for pair in PAIRS for text in (pair.source, pair.target)), 330)
-
-
-def make_trainer(tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5, **settings: Any) -> Trainer:
-    torch.manual_seed(seed)
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=16,
-        d_ff=32,
-        num_heads=2,
-        num_encoder_layers=1,
-        num_decoder_layers=1,
-        dropout=0.1,
-        max_source_tokens=64,
-        max_target_tokens=64,
-    )
-    training = TrainConfig(**{"batch_tokens": 300, "warmup_steps": 10, "max_steps": steps, "seed": seed, **settings})
-    return Trainer(
-        Transformer(config),
-        tokenizer,
-        training,
-        training=TrainingData(lambda: PAIRS[20:], tokenizer, training),
-        validation=PAIRS[:20],
-        run=run,
-        languages=("en", "de"),
-    )
+    return make_tokenizer()
 
 
 @pytest.mark.parametrize(
@@ -100,18 +72,13 @@ def test_resumed_run_equals_uninterrupted_run(tokenizer: Tokenizer, tmp_path: Pa
     assert_same_weights(load_checkpoint(tmp_path / "whole").model, load_checkpoint(tmp_path / "parts").model)
 
 
-def assert_same_weights(expected: Transformer, found: Transformer) -> None:
-    weights = expected.state_dict()
-    assert all(torch.equal(tensor, weights[name]) for name, tensor in found.state_dict().items())
-
-
 def test_training_lowers_the_loss(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A few dozen updates help, and the log says so."""
     trainer = make_trainer(tokenizer, tmp_path, steps=60)
-    before = trainer.validation_loss()
+    before = trainer.validation.loss(trainer.model)
     trainer.train()
 
-    assert trainer.validation_loss() < 0.9 * before
+    assert trainer.validation.loss(trainer.model) < 0.9 * before
     entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert entries[-1]["step"] == 60
 
@@ -135,16 +102,6 @@ def test_a_stopped_run_continues_as_if_it_had_not_been(tokenizer: Tokenizer, tmp
     resumed = resume(tokenizer, tmp_path / "parts", steps=9)
     resumed.train()
     assert_same_weights(whole.model, resumed.model)
-
-
-def resume(tokenizer: Tokenizer, run: Path, *, steps: int, **settings: Any) -> Trainer:
-    trainer = make_trainer(tokenizer, run, steps=steps, **settings)
-    folder = latest_checkpoint(run)
-    assert folder is not None
-    checkpoint = load_checkpoint(folder)
-    trainer.model.load_state_dict(checkpoint.model.state_dict())
-    trainer.restore(load_training_state(checkpoint.path))
-    return trainer
 
 
 def test_sigint_stops_the_command_between_two_updates(tmp_path: Path) -> None:
@@ -334,171 +291,3 @@ def test_shipped_recipes_load(name: str) -> None:
     recipe = Recipe.load(Path(__file__).parents[3] / "model" / "recipes" / f"{name}.toml")
 
     assert (recipe.source_language, recipe.target_language) == ("en", "de")
-
-
-def test_accumulated_gradients_are_those_of_one_batch(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Two batches in one update weigh by their tokens: the same as if they were one batch."""
-    small = make_trainer(tokenizer, tmp_path / "small", steps=1, accumulate=2, clip_norm=1e9, schedule="constant")
-    small.model.eval()  # without dropout
-    small.model.train = lambda *_: small.model  # type: ignore[method-assign]
-    group = next(small._groups())
-    assert len(group.batches) == 2
-    small._update(group, _Meter())
-
-    large = make_trainer(tokenizer, tmp_path / "large", steps=1, clip_norm=1e9, schedule="constant")
-    large.model.eval()
-    large.model.train = lambda *_: large.model  # type: ignore[method-assign]
-    large._update(_Group(0, [[example for batch in group.batches for example in batch]]), _Meter())
-    for one, other in zip(small.model.parameters(), large.model.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4)
-
-
-def test_the_average_is_the_formula(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """A checkpoint holds a_t = d * a_(t-1) + (1 - d) * w_t, not the last weights."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=3, ema_decay=0.5)
-    seen: list[torch.Tensor] = []
-    update = trainer._update
-
-    def spy(group: Any, meter: Any) -> None:
-        update(group, meter)
-        seen.append(trainer.model.output_weight.detach().clone())
-
-    trainer._update = spy  # type: ignore[method-assign]
-    trainer.train()
-    expected = 0.5 * (0.5 * seen[0] + 0.5 * seen[1]) + 0.5 * seen[2]
-
-    torch.testing.assert_close(load_checkpoint(tmp_path).model.output_weight.detach(), expected)
-
-
-def test_training_stops_when_validation_gets_no_better(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """After `patience` validations without a better chrF; the best checkpoint is kept and is what RUN means."""
-    trainer = make_trainer(
-        tokenizer, tmp_path, steps=100, checkpoint_minutes=0, validate_chrf_pairs=4, patience=3, keep_checkpoints=2
-    )
-    scores = iter([10.0, 30.0, 20.0, 29.0, 30.0, 99.0])
-    trainer._validate = lambda: noted(trainer, next(scores))  # type: ignore[method-assign]
-    trainer.train()
-
-    assert trainer.progress.step == 5
-    assert trainer.finished
-    steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
-    assert steps == [2, 4, 5]
-    assert load_checkpoint(tmp_path).step == 2
-    newest = latest_checkpoint(tmp_path)
-    assert newest is not None
-    assert newest.name == "checkpoint-00000005"
-
-
-def noted(trainer: Trainer, score: float) -> dict[str, float]:
-    trainer._note(score)
-    return {"validation_chrf": score}
-
-
-def test_validation_measures_loss_and_chrf(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Both are in the log, and with chrF it decides what is best."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=2, validate_chrf_pairs=5)
-    trainer.train()
-    entry = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
-
-    assert {"validation_loss", "validation_chrf", "train_loss", "learning_rate", "gradient_norm"} <= set(entry)
-    assert trainer.progress.best == entry["validation_chrf"]
-
-
-def test_training_in_bfloat16_follows_float32(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Autocast changes the loss a little, not the weights' type."""
-    losses = {}
-    for precision in ("fp32", "bf16"):
-        trainer = make_trainer(tokenizer, tmp_path / precision, steps=10, precision=precision)
-        trainer.train()
-        losses[precision] = trainer.validation_loss()
-        assert trainer.model.output_weight.dtype is torch.float32
-
-    assert losses["bf16"] != losses["fp32"]
-    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
-def test_loss_scaling_skips_an_update_that_overflows(tokenizer: Tokenizer, tmp_path: Path, optimizer: str) -> None:
-    """fp16: an infinite gradient halves the scale and leaves all weights alone, instead of ending the run."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=2, optimizer=optimizer, ema_decay=0.5)
-    trainer.precision = Precision("cpu", torch.float16)
-    trainer._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    before = {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
-    hook = trainer.model.output_weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    trainer._update(next(trainer._groups()), _Meter())
-    assert all(torch.equal(tensor, before[name]) for name, tensor in trainer.model.state_dict().items())
-    assert trainer._scaler.get_scale() == 2.0**9
-
-    hook.remove()
-    trainer._update(next(trainer._groups()), _Meter())
-    after = trainer.model.state_dict()
-    assert all(torch.isfinite(tensor).all() for tensor in after.values())
-    assert not torch.equal(
-        after["decoder.layers.0.cross_attention.query.weight"], before["decoder.layers.0.cross_attention.query.weight"]
-    )
-
-
-def test_fp16_on_the_cpu_is_refused() -> None:
-    """With the precisions that it has."""
-    with pytest.raises(ConfigError, match="on the CPU use fp32, bf16 or auto"):
-        Precision.choose("fp16", torch.device("cpu"))
-
-
-@pytest.mark.parametrize(("name", "said"), [("cuda", "sees no CUDA device"), ("tpu", "choose auto, cpu, cuda")])
-def test_a_device_that_is_not_there_is_named(name: str, said: str) -> None:
-    """Instead of training somewhere else."""
-    if name == "cuda" and torch.cuda.is_available():
-        pytest.skip("this machine has one")
-    with pytest.raises(ConfigError, match=said):
-        choose_device(name)
-
-
-def test_muon_takes_the_matrices_of_the_layers(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Embedding, norms and biases stay with Adam; no weight is left out or updated twice."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=1, optimizer="muon")
-    adam, muon = (
-        {id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in trainer.optimizers.each
-    )
-
-    assert adam.isdisjoint(muon)
-    assert adam | muon == {id(p) for p in trainer.model.parameters()}
-    names = {name for name, p in trainer.model.named_parameters() if id(p) in muon}
-    assert "decoder.layers.0.cross_attention.query.weight" in names
-    assert not any("embedding" in name or "norm" in name or name.endswith("bias") for name in names)
-
-
-def test_a_stop_saves_without_a_validation(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """There may be seconds left; the checkpoint is not called the best, and no miss is counted."""
-    trainer = make_trainer(tokenizer, tmp_path, steps=9, patience=1)
-    trainer._stop = lambda: trainer.progress.step >= 3
-    trainer._validate = lambda: pytest.fail("validated")  # type: ignore[method-assign]
-    trainer.train()
-
-    assert load_checkpoint(tmp_path).step == 3
-    assert trainer.progress.misses == 0
-
-
-def test_a_log_of_updates_that_are_made_again_is_forgotten(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """After a kill the log goes on where the last checkpoint was; a line that was cut is dropped."""
-    make_trainer(tokenizer, tmp_path, steps=2).train()
-    with (tmp_path / "log.jsonl").open("a") as log:
-        log.write('{"step": 3}\n{"step": 4, "tr')
-    resume(tokenizer, tmp_path, steps=4).train()
-
-    assert [json.loads(line)["step"] for line in (tmp_path / "log.jsonl").read_text().splitlines()] == [2, 4]
-
-
-def test_without_the_average_training_goes_on_from_the_raw_weights(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The optimiser's moments belong to them."""
-    first = make_trainer(tokenizer, tmp_path, steps=3, ema_decay=0.9)
-    first.train()
-    second = resume(tokenizer, tmp_path, steps=4)
-
-    assert_same_weights(first.model, second.model)
-
-
-def test_another_optimizer_is_not_continued(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Its state would not fit."""
-    make_trainer(tokenizer, tmp_path, steps=1, optimizer="muon").train()
-    with pytest.raises(TrainingError, match=r"another optimizer.*--restart"):
-        resume(tokenizer, tmp_path, steps=2)

@@ -127,8 +127,8 @@ def _train(args: argparse.Namespace, recipe: Recipe, device: torch.device, proce
         f"{progress.step} steps, {progress.seconds / 60:.1f} min, "
         f"{count_parameters(model) / 1e6:.1f} M parameters -> {latest_checkpoint(args.out)}"
     )
-    if args.plot and trainer.validation:
-        _plot(args.out, args.plot, trainer.validation[0])
+    if args.plot and trainer.validation.pairs:
+        _plot(args.out, args.plot, trainer.validation.pairs[0])
     if trainer.finished:
         return 0
     print("stopped before the end; the same command continues", file=sys.stderr)
