@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dragoman.export.bundle import Limits, Shape
+from dragoman.export.bundle import SSRU, Limits, Shape
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import CachePool
@@ -14,6 +14,7 @@ from tests.fakes.clock import FakeClock
 from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
 
 SHAPE = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=1)
+CELLS = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=2, decoder_layer=SSRU, cell_width=3)
 LIMITS = Limits(max_source_tokens=48, max_target_tokens=40)
 _MORE_THAN_ENOUGH = 10_000
 
@@ -77,6 +78,7 @@ class EngineBench:
         self,
         *,
         rows: int = 4,
+        shape: Shape = SHAPE,
         encode_tokens: int = 1000,
         max_queued: int = 100,
         translate: Callable[[Source], Sequence[int]] = echo,
@@ -84,7 +86,7 @@ class EngineBench:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = FakeClock()
-        self.pool = CachePool(rows, SHAPE, LIMITS)
+        self.pool = CachePool(rows, shape, LIMITS)
         self.runtime = FakeRuntime(translate).bind(self.pool)
         self.metrics = Metrics("fake")
         self.after_deliver: Callable[[], object] = _nothing

@@ -1,7 +1,6 @@
 """The engine on ONNX Runtime with the committed bundle: same tokens whatever shares the batch."""
 
 import random
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,12 +12,9 @@ from dragoman.export.bundle import Manifest
 from dragoman.model.generated import examples
 from dragoman.model.tokenizer import Tokenizer
 from dragoman.server import kv_cache, runtime
-from dragoman.server.engine import Engine, Event
-from dragoman.server.kv_cache import Array, CachePool
-from dragoman.server.metrics import Metrics
+from dragoman.server.layer_states import Array
 from dragoman.server.request import Row, RowStatus
-from dragoman.server.runtime import OnnxRuntime
-from tests.fakes.engine import new_row
+from tests.fakes.bundle_bench import BundleBench
 
 BUNDLE = Path(__file__).parents[1] / "data" / "tiny-v1"
 COPIED = "in-place optimization not activated"
@@ -45,55 +41,17 @@ def sources(tokenizer: Tokenizer) -> list[list[int]]:
     return [ids for text in texts if len(ids := tokenizer.encode(text)) <= 128]
 
 
-def run_all(events: Sequence[Event]) -> None:
-    for event in events:
-        event()
-
-
-class Bench:
-    """Runtime, pool and engine, driven one iteration at a time; each has its own sessions."""
-
-    def __init__(self, manifest: Manifest, rows: int, encode_tokens: int = 512) -> None:
-        self.runtime = OnnxRuntime(BUNDLE, manifest, device="cpu", threads=1, encode_tokens=encode_tokens)
-        self.pool = CachePool(rows, manifest.shape, manifest.limits)
-        self.engine = Engine(
-            self.runtime,
-            self.pool,
-            manifest.special,
-            Metrics("tiny"),
-            encode_tokens=encode_tokens,
-            max_queued=1000,
-            deliver=run_all,
-        )
-
-    def start(self, sources: Sequence[Sequence[int]]) -> list[Row]:
-        """Queue sources."""
-        rows = [new_row(source, max_new_tokens=128) for source in sources]
-        self.engine.submit(rows)
-        return rows
-
-    def finish(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Iterate until all rows have ended; returns their tokens."""
-        while not all(row.status.final for row in rows):
-            self.engine.iterate()
-        return [row.output for row in rows]
-
-    def translate(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the tokens of sources that arrive together."""
-        return self.finish(self.start(sources))
-
-
 @pytest.fixture(scope="module")
 def alone(manifest: Manifest, sources: list[list[int]]) -> list[list[int]]:
     """Return the tokens of each source when nothing else is translated."""
-    bench = Bench(manifest, rows=1)
+    bench = BundleBench(BUNDLE, manifest, rows=1)
     return [bench.translate([source])[0] for source in sources]
 
 
 def test_the_committed_bundle_translates(manifest: Manifest, tokenizer: Tokenizer) -> None:
     """The tiny model has learnt its task, so the tests below compare real translations."""
     pairs = list(islice(examples(seed=SEED + 1), 50))
-    targets = Bench(manifest, rows=16).translate([tokenizer.encode(pair.source) for pair in pairs])
+    targets = BundleBench(BUNDLE, manifest, rows=16).translate([tokenizer.encode(pair.source) for pair in pairs])
 
     right = [tokenizer.decode(target) == pair.target for target, pair in zip(targets, pairs, strict=True)]
     assert sum(right) >= 45
@@ -110,14 +68,14 @@ def test_sources_reach_from_one_token_to_the_limit(sources: list[list[int]], alo
 
 def test_batched_equals_alone(manifest: Manifest, sources: list[list[int]], alone: list[list[int]]) -> None:
     """All sources in one batch have the tokens they have alone."""
-    assert Bench(manifest, rows=len(sources), encode_tokens=4096).translate(sources) == alone
+    assert BundleBench(BUNDLE, manifest, rows=len(sources), encode_tokens=4096).translate(sources) == alone
 
 
 def test_order_and_time_of_arrival_do_not_matter(
     manifest: Manifest, sources: list[list[int]], alone: list[list[int]]
 ) -> None:
     """Rows of different age share steps and slots move; the tokens stay."""
-    bench = Bench(manifest, rows=5)
+    bench = BundleBench(BUNDLE, manifest, rows=5)
     order = list(range(len(sources)))
     random.Random(SEED).shuffle(order)
     rows: dict[int, Row] = {}
@@ -135,7 +93,7 @@ def test_cancelled_neighbours_do_not_matter(
     manifest: Manifest, sources: list[list[int]], alone: list[list[int]]
 ) -> None:
     """Rows that leave early move others to new slots; these go on where they were."""
-    bench = Bench(manifest, rows=len(sources))
+    bench = BundleBench(BUNDLE, manifest, rows=len(sources))
     rows = bench.start(sources)
     for index in range(0, len(rows), 3):
         bench.engine.iterate()
@@ -153,10 +111,10 @@ def test_the_size_of_the_cache_views_does_not_matter(
 ) -> None:
     """Views at the bundle's limit from the first token on give the tokens of tight views."""
     monkeypatch.setattr(kv_cache, "bucket", lambda length: max(length, 1 << 20))
-    bench = Bench(manifest, rows=8)
+    bench = BundleBench(BUNDLE, manifest, rows=8)
 
     assert bench.translate(sources) == alone
-    assert (bench.pool.self_attention.size, bench.pool.cross_attention.size) == (128, 128)
+    assert (bench.pool.states.size, bench.pool.cross_attention.size) == (128, 128)
 
 
 def test_bindings_may_be_forgotten(
@@ -165,12 +123,12 @@ def test_bindings_may_be_forgotten(
     """Kept bindings are a cache of bounded size and nothing else."""
     monkeypatch.setattr(runtime, "_MAX_BINDINGS", 2)
 
-    assert Bench(manifest, rows=8).translate(sources) == alone
+    assert BundleBench(BUNDLE, manifest, rows=8).translate(sources) == alone
 
 
 def test_padding_does_not_change_a_row(manifest: Manifest, sources: list[list[int]]) -> None:
     """A row's encoder output is the same next to a longer row."""
-    bench = Bench(manifest, rows=1)
+    bench = BundleBench(BUNDLE, manifest, rows=1)
     short, long = min(sources, key=len), max(sources, key=len)
     own = [values.copy() for values in bench.runtime.encode([short])]
 
@@ -182,19 +140,19 @@ def test_padding_does_not_change_a_row(manifest: Manifest, sources: list[list[in
 
 def test_a_step_writes_one_position_per_row_and_nothing_else(manifest: Manifest, sources: list[list[int]]) -> None:
     """In place means: row i changes at its own cache length only, and cross-attention not at all."""
-    bench = Bench(manifest, rows=4)
+    bench = BundleBench(BUNDLE, manifest, rows=4)
     bench.start(sources[:2])
     bench.engine.iterate()
     bench.start(sources[2:3])
     bench.engine.iterate()
     pool = bench.pool
     pool.reserve()
-    before = [view.copy() for view in (*pool.self_attention.views(), *pool.cross_attention.views())]
+    before = [view.copy() for view in (*pool.states.views(), *pool.cross_attention.views())]
 
     bench.runtime.step(pool)
 
-    after = [*pool.self_attention.views(), *pool.cross_attention.views()]
-    count = len(pool.self_attention.views())
+    after = [*pool.states.views(), *pool.cross_attention.views()]
+    count = len(pool.states.views())
     for index, (old, new) in enumerate(zip(before, after, strict=True)):
         changed = (old != new).any(axis=(1, 3))
         expected = np.zeros_like(changed)
@@ -207,14 +165,14 @@ def test_the_cache_is_updated_in_place(
     manifest: Manifest, sources: list[list[int]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """ONNX Runtime never says that it copied a cache, over all view sizes and batch sizes."""
-    Bench(manifest, rows=6).translate(sources)
+    BundleBench(BUNDLE, manifest, rows=6).translate(sources)
 
     assert COPIED not in capfd.readouterr().err
 
 
 def test_a_copied_cache_would_be_noticed(manifest: Manifest, capfd: pytest.CaptureFixture[str]) -> None:
     """The same session says so when the updated cache is bound elsewhere: the test above can fail."""
-    bench = Bench(manifest, rows=2)
+    bench = BundleBench(BUNDLE, manifest, rows=2)
     bench.start([[7, 8, manifest.special.eos]])
     bench.engine.iterate()
     elsewhere: list[Array] = []

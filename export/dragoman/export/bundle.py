@@ -2,17 +2,26 @@
 
 A bundle is a folder with a manifest, two graphs and a tokenizer. Every tensor name and axis of the
 graphs is defined here and nowhere else. Letters: B rows, S source length, Q new target tokens,
-H heads, T_max cache positions, D head_dim, V vocabulary, i decoder layer.
+H heads of keys and values, T_max cache positions, D head_dim, E width of a recurrent cell,
+V vocabulary, i decoder layer.
 
     encoder.onnx   input_ids [B,S] int64, source_lengths [B] int64
                    -> cross_key.i, cross_value.i [B,H,S,D]
     decoder.onnx   input_ids [B,Q] int64, source_lengths [B] int64, cache_lengths [B] int64,
-                   self_key.i, self_value.i [B,H,T_max,D], cross_key.i, cross_value.i [B,H,S,D]
-                   -> next_ids [B,Q] int64, logits [B,Q,V],
-                      updated_self_key.i, updated_self_value.i [B,H,T_max,D]
+                   the state of each layer, cross_key.i, cross_value.i [B,H,S,D]
+                   -> next_ids [B,Q] int64, logits [B,Q,V], the updated state of each layer
 
-The updated caches are the cache inputs with Q positions written behind `cache_lengths`. Bind each to
-the buffer of its input and the runtime writes in place; bound elsewhere, it copies the whole cache.
+The state is what a decoder layer knows of the `cache_lengths` tokens that a row has read before.
+`Shape.decoder_layer` says of which kind it is:
+
+    self-attention   self_key.i, self_value.i [B,H,T_max,D]
+                     -> updated_self_key.i, updated_self_value.i [B,H,T_max,D]
+    ssru             cell.i [B,E] -> updated_cell.i [B,E]
+
+Caches: the outputs are the inputs with Q positions written behind `cache_lengths`; what lies there
+before is never read. Bind each to the buffer of its input and the runtime writes in place; bound
+elsewhere, it copies the whole cache. Cells: a row that has read nothing must have zeros, and no output
+may share memory with its input. There is no T_max; `cache_lengths` only says where the tokens stand.
 """
 
 from __future__ import annotations
@@ -40,20 +49,14 @@ CACHE_LENGTHS = "cache_lengths"
 NEXT_IDS = "next_ids"
 LOGITS = "logits"
 
+SELF_ATTENTION = "self-attention"
+SSRU = "ssru"
+_STATE_TENSORS = {SELF_ATTENTION: ("self_key", "self_value"), SSRU: ("cell",)}
+
 
 def cross_names(layer: int) -> tuple[str, str]:
     """Return the names of a layer's cross-attention key and value."""
     return f"cross_key.{layer}", f"cross_value.{layer}"
-
-
-def cache_names(layer: int) -> tuple[str, str]:
-    """Return the names of a layer's self-attention cache inputs."""
-    return f"self_key.{layer}", f"self_value.{layer}"
-
-
-def updated_cache_names(layer: int) -> tuple[str, str]:
-    """Return the names of a layer's self-attention cache outputs."""
-    return f"updated_self_key.{layer}", f"updated_self_value.{layer}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +84,48 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes that the server needs to allocate its buffers."""
+    """Sizes that the server needs to allocate its buffers.
+
+    Attributes:
+        vocab_size: V.
+        num_heads: H, heads of keys and values, which may be fewer than those of queries.
+        head_dim: D.
+        num_decoder_layers: Each has keys and values of the source, and a state.
+        decoder_layer: Kind of the state, `SELF_ATTENTION` or `SSRU`.
+        cell_width: E; 0 without cells.
+    """
 
     vocab_size: int
     num_heads: int
     head_dim: int
     num_decoder_layers: int
+    decoder_layer: str = SELF_ATTENTION
+    cell_width: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what decides about the state.
+
+        Raises:
+            ValueError: The kind of layer is not known, or has no width.
+        """
+        if self.decoder_layer not in _STATE_TENSORS:
+            raise ValueError(f"decoder_layer is {self.decoder_layer!r}; this version knows {', '.join(_STATE_TENSORS)}")
+        if self.decoder_layer == SSRU and self.cell_width < 1:
+            raise ValueError(f"cell_width is {self.cell_width}; an {SSRU} layer needs 1 or more")
+
+    def state_names(self, layer: int) -> tuple[str, ...]:
+        """Return the names of a layer's state inputs."""
+        return tuple(f"{tensor}.{layer}" for tensor in _STATE_TENSORS[self.decoder_layer])
+
+    def updated_state_names(self, layer: int) -> tuple[str, ...]:
+        """Return the names of a layer's state outputs, in the order of `state_names`."""
+        return tuple(f"updated_{name}" for name in self.state_names(layer))
+
+    def state_size(self, rows: int, positions: int) -> tuple[int, ...]:
+        """Return the size of each state tensor of `rows` rows that may read `positions` tokens."""
+        if self.decoder_layer == SSRU:
+            return rows, self.cell_width
+        return rows, self.num_heads, positions, self.head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +170,11 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write manifest.json into `folder`."""
-        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+        content = asdict(self)
+        if self.shape.decoder_layer == SELF_ATTENTION:
+            # Servers from before there were two kinds refuse fields that they do not know.
+            del content["shape"]["decoder_layer"], content["shape"]["cell_width"]
+        (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def is_bundle(folder: Path) -> bool:

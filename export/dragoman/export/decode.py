@@ -1,6 +1,6 @@
 """Runs a bundle's two graphs with plain calls: the reference loop of verification.
 
-No binding, no batching policy, every step copies the caches: as simple as a loop over the contract
+No binding, no batching policy, every step copies the states: as simple as a loop over the contract
 can be. The server has its own runtime, which the tests compare with this one.
 """
 
@@ -48,31 +48,32 @@ class BundleSession:
         values = self._encoder.run(names, {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths})
         return {bundle.SOURCE_LENGTHS: lengths, **dict(zip(names, values, strict=True))}
 
-    def empty_caches(self, rows: int, size: int) -> dict[str, Array]:
-        """Return zeroed self-attention caches of `size` positions."""
-        shape = (rows, self.manifest.shape.num_heads, size, self.manifest.shape.head_dim)
-        return {name: np.zeros(shape, np.float32) for i in self._layers for name in bundle.cache_names(i)}
+    def initial_states(self, rows: int, size: int) -> dict[str, Array]:
+        """Return the layer states of rows that have read nothing, for up to `size` tokens."""
+        shape = self.manifest.shape
+        size_of_each = shape.state_size(rows, size)
+        return {name: np.zeros(size_of_each, np.float32) for i in self._layers for name in shape.state_names(i)}
 
     def step(
-        self, input_ids: Array, cache_lengths: Array, caches: dict[str, Array], encoded: dict[str, Array]
+        self, input_ids: Array, cache_lengths: Array, states: dict[str, Array], encoded: dict[str, Array]
     ) -> tuple[Array, Array, dict[str, Array]]:
-        """Return next_ids [B, Q], logits [B, Q, V] and the updated caches."""
-        feeds = {bundle.INPUT_IDS: input_ids, bundle.CACHE_LENGTHS: cache_lengths, **encoded, **caches}
-        updated = [name for i in self._layers for name in bundle.updated_cache_names(i)]
+        """Return next_ids [B, Q], logits [B, Q, V] and the updated states."""
+        feeds = {bundle.INPUT_IDS: input_ids, bundle.CACHE_LENGTHS: cache_lengths, **encoded, **states}
+        updated = [name for i in self._layers for name in self.manifest.shape.updated_state_names(i)]
         next_ids, logits, *values = self._decoder.run([bundle.NEXT_IDS, bundle.LOGITS, *updated], feeds)
-        return next_ids, logits, dict(zip(caches, values, strict=True))
+        return next_ids, logits, dict(zip(states, values, strict=True))
 
     def greedy(self, sources: Sequence[Sequence[int]], max_new_tokens: Sequence[int]) -> list[list[int]]:
         """Decode like `dragoman.model.search.greedy`."""
         special = self.manifest.special
         encoded = self.encode(sources)
-        caches = self.empty_caches(len(sources), max(max_new_tokens))
+        states = self.initial_states(len(sources), max(max_new_tokens))
         outputs: list[list[int]] = [[] for _ in sources]
         tokens = np.full((len(sources), 1), special.start, np.int64)
         running = set(range(len(sources)))
         for position in range(max(max_new_tokens)):
             lengths = np.full(len(sources), position, np.int64)
-            tokens, _, caches = self.step(tokens, lengths, caches, encoded)
+            tokens, _, states = self.step(tokens, lengths, states, encoded)
             for row in list(running):
                 token = int(tokens[row, 0])
                 outputs[row].append(token)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dragoman.model.attention import KeyValue
 from dragoman.model.masks import ValidLengths
 from dragoman.model.search import generation_bias
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, flatten_states, unflatten_states
 from dragoman.model.vocab import SpecialIds
 
 
@@ -39,16 +39,19 @@ class DecoderGraph(nn.Module):
         super().__init__()
         self.model = model
         # Transposed here, not in the graph: only a matrix product with a constant can be quantised.
-        output_weight = model.embedding.tokens.weight.detach().T.contiguous()
+        output_weight = model.output_weight.detach().T.contiguous()
+        bias = generation_bias(model.config.vocab_size, special)
+        if model.output_bias is not None:
+            bias = bias + model.output_bias.detach()
         self.register_buffer("output_weight", output_weight, persistent=False)
-        self.register_buffer("bias", generation_bias(model.config.vocab_size, special), persistent=False)
+        self.register_buffer("bias", bias, persistent=False)
 
     def forward(
         self,
         input_ids: Tensor,
         source_lengths: Tensor,
         cache_lengths: Tensor,
-        caches: Sequence[Tensor],
+        states: Sequence[Tensor],
         cross: Sequence[Tensor],
     ) -> list[Tensor]:
         """Run one step.
@@ -57,19 +60,17 @@ class DecoderGraph(nn.Module):
             input_ids: [B, Q] int64.
             source_lengths: [B] int64.
             cache_lengths: [B] int64.
-            caches: Key, value, key, value, ... [B, H, T_max, D].
+            states: Tensors of the layer states in the order of `bundle.Shape.state_names`.
             cross: Key, value, key, value, ... [B, H, S, D].
 
         Returns:
             next_ids [B, Q], logits [B, Q, V] (-inf for ids that are never generated), then the
-            updated caches in the order of `caches`.
+            updated states in the order of `states`.
         """
-        states, updated = self.model.decode_step(
-            input_ids, pair_up(cross), source_lengths, pair_up(caches), cache_lengths
-        )
-        logits = states @ self.output_weight + self.bias
-        flat = [tensor for keys_values in updated for tensor in keys_values]
-        return [torch.argmax(logits, dim=-1), logits, *flat]
+        past = unflatten_states(self.model.config, states)
+        hidden, updated = self.model.decode_step(input_ids, pair_up(cross), source_lengths, past, cache_lengths)
+        logits = self.model.output.scale(hidden) @ self.output_weight + self.bias
+        return [torch.argmax(logits, dim=-1), logits, *flatten_states(updated)]
 
 
 def pair_up(tensors: Sequence[Tensor]) -> list[KeyValue]:

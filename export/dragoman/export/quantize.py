@@ -8,7 +8,8 @@ own, which keeps the product exact integer arithmetic row by row: batched equals
     y[n,m]   = scale[n] * w_scale[m] * sum_k (x_q[n,k] - 128) * w_q[k,m]
 
 Weights use 7 bits: on CPUs without VNNI the 8-bit product saturates in 16 bits otherwise, and a
-bundle must give the same text on every machine. Embeddings are stored in 8 bits per row of the table.
+bundle must give the same text on every machine. Embeddings are stored in 8 bits per row of the table;
+small tables, such as T5's biases of attention scores, stay as they are.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _WEIGHT_LIMIT = 63
 _ACTIVATION_LIMIT = 127
 _ZERO_POINT = 128
 _SMALLEST_SCALE = 1e-12
+_SMALLEST_TABLE = 4096  # numbers; below, scaling costs more time than reading fewer bytes saves
 
 
 def quantize_int8(source: Path, target: Path) -> None:
@@ -57,7 +59,7 @@ class _Rewrite:
         for node in self._graph.node:
             if node.op_type == "MatMul" and self._is_matrix(node.input[1]):
                 self._product(node)
-            elif node.op_type == "Gather" and self._is_matrix(node.input[0]):
+            elif node.op_type == "Gather" and self._is_matrix(node.input[0], _SMALLEST_TABLE):
                 self._look_up(node)
             else:
                 self._nodes.append(node)
@@ -68,9 +70,11 @@ class _Rewrite:
         del self._graph.initializer[:]
         self._graph.initializer.extend(kept)
 
-    def _is_matrix(self, name: str) -> bool:
+    def _is_matrix(self, name: str, smallest: int = 1) -> bool:
         tensor = self._constants.get(name)
-        return tensor is not None and len(tensor.dims) == 2 and tensor.data_type == TensorProto.FLOAT
+        if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
+            return False
+        return bool(tensor.dims[0] * tensor.dims[1] >= smallest)
 
     def _product(self, node: onnx.NodeProto) -> None:
         """[..., K] x [K, M] in integers."""

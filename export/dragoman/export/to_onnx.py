@@ -20,9 +20,10 @@ from torch import nn
 from torch.export import Dim
 
 from dragoman.export import bundle
+from dragoman.export.bundle import Shape
 from dragoman.export.graphs import DecoderGraph, EncoderGraph
 from dragoman.model.config import ModelConfig
-from dragoman.model.transformer import Transformer
+from dragoman.model.transformer import Transformer, flatten_states
 from dragoman.model.vocab import SpecialIds
 
 OPSET = 24
@@ -32,14 +33,32 @@ def _cache_write(cache: Any, update: Any, cache_lengths: Any) -> Any:
     return op.TensorScatter(cache, update, cache_lengths, axis=-2, mode="linear")
 
 
-def _attend_valid(query: Any, key: Any, value: Any, lengths: Any, causal: bool) -> Any:
-    return op.Attention(query, key, value, None, None, None, lengths, is_causal=int(causal))[0]
+def _attend_valid(query: Any, key: Any, value: Any, lengths: Any, causal: bool, bias: Any, scale: float) -> Any:
+    return op.Attention(query, key, value, bias, None, None, lengths, is_causal=int(causal), scale=scale)[0]
+
+
+def _log_sigmoid(gate: Any) -> Any:
+    # The exporter's own Log(Sigmoid(x)) is -inf below x = -17 in ONNX Runtime, and the difference of two of them NaN.
+    return op.Neg(op.Softplus(op.Neg(gate)))
 
 
 _TRANSLATIONS: dict[Any, Any] = {
+    torch.ops.aten.log_sigmoid.default: _log_sigmoid,
     torch.ops.dragoman.cache_write.default: _cache_write,
     torch.ops.dragoman.attend_valid.default: _attend_valid,
 }
+
+
+def shape_of(config: ModelConfig) -> Shape:
+    """Return the sizes that the manifest states."""
+    return Shape(
+        config.vocab_size,
+        config.key_value_heads,
+        config.head_dim,
+        config.num_decoder_layers,
+        config.decoder_layer,
+        config.d_model if config.decoder_layer == bundle.SSRU else 0,
+    )
 
 
 def export_encoder(model: Transformer, path: Path) -> None:
@@ -58,43 +77,41 @@ def export_encoder(model: Transformer, path: Path) -> None:
 
 def export_decoder(model: Transformer, special: SpecialIds, path: Path) -> None:
     """Write decoder.onnx; names and shapes in `bundle`."""
-    config = model.config
-    layers = range(config.num_decoder_layers)
+    shape = shape_of(model.config)
+    layers = range(shape.num_decoder_layers)
     batch, new, source, cache = Dim("batch"), Dim("new"), Dim("source"), Dim("cache")
+    states = flatten_states(model.initial_state(2, 7))
+    cross = [torch.zeros(2, shape.num_heads, 5, shape.head_dim) for _ in layers for _ in range(2)]
     _export(
         DecoderGraph(model, special),
         (
             torch.full((2, 3), special.start),  # a size of 1 would be baked in
             torch.tensor([5, 3]),
             torch.tensor([2, 0]),
-            [_buffer(config, 7) for _ in layers for _ in range(2)],
-            [_buffer(config, 5) for _ in layers for _ in range(2)],
+            states,
+            cross,
         ),
         inputs=[
             bundle.INPUT_IDS,
             bundle.SOURCE_LENGTHS,
             bundle.CACHE_LENGTHS,
-            *(name for i in layers for name in bundle.cache_names(i)),
+            *(name for i in layers for name in shape.state_names(i)),
             *(name for i in layers for name in bundle.cross_names(i)),
         ],
         outputs=[
             bundle.NEXT_IDS,
             bundle.LOGITS,
-            *(name for i in layers for name in bundle.updated_cache_names(i)),
+            *(name for i in layers for name in shape.updated_state_names(i)),
         ],
         shapes=(
             {0: batch, 1: new},
             {0: batch},
             {0: batch},
-            [{0: batch, 2: cache} for _ in layers for _ in range(2)],
-            [{0: batch, 2: source} for _ in layers for _ in range(2)],
+            [{0: batch} if shape.decoder_layer == bundle.SSRU else {0: batch, 2: cache} for _ in states],
+            [{0: batch, 2: source} for _ in cross],
         ),
         path=path,
     )
-
-
-def _buffer(config: ModelConfig, size: int) -> torch.Tensor:
-    return torch.zeros(2, config.num_heads, size, config.head_dim)
 
 
 def _export(

@@ -24,8 +24,8 @@ from dragoman.export.bundle import Limits
 from dragoman.export.decode import BundleSession
 from dragoman.export.errors import VerificationError
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.data import Pair
-from dragoman.model.evaluate import corpus_scores
+from dragoman.model.readers import Pair
+from dragoman.model.scores import corpus_scores
 from dragoman.model.search import generation_bias, greedy
 
 BATCHES = (1, 2, 5)
@@ -181,10 +181,11 @@ def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator:
         )
         with torch.inference_mode():
             states = checkpoint.model(source_ids, torch.tensor([len(s) for s in sources]), targets)
-            expected = (checkpoint.model.embedding.project(states) + bias).numpy()
+            expected = (checkpoint.model.project(states) + bias).numpy()
         found = _teacher_forced(session, sources, targets.numpy())
         allowed = np.isfinite(bias.numpy())
-        worst = max(worst, float(np.abs(found[..., allowed] - expected[..., allowed]).max()))
+        largest = np.abs(found[..., allowed] - expected[..., allowed]).max()
+        worst = float(np.maximum(worst, largest))  # unlike max(), it keeps a NaN
         if np.isfinite(found[..., ~allowed]).any():
             worst = float("inf")  # an id that must never be generated can win
     return worst
@@ -193,12 +194,12 @@ def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator:
 def _teacher_forced(session: BundleSession, sources: Sequence[Sequence[int]], targets: Any) -> Any:
     """Logits [B, T, V] of the graph: the first two tokens in one call, then one by one."""
     encoded = session.encode(sources)
-    caches = session.empty_caches(len(sources), targets.shape[1] + 1)
+    states = session.initial_states(len(sources), targets.shape[1] + 1)
     logits = []
     start = 0
     for size in (min(2, targets.shape[1]), *[1] * max(0, targets.shape[1] - 2)):
         lengths = np.full(len(sources), start, np.int64)
-        _, found, caches = session.step(targets[:, start : start + size], lengths, caches, encoded)
+        _, found, states = session.step(targets[:, start : start + size], lengths, states, encoded)
         logits.append(found)
         start += size
     return np.concatenate(logits, axis=1)
@@ -235,5 +236,5 @@ def _is_tie(checkpoint: Checkpoint, source: list[int], expected: list[int], foun
     at = next(i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
     target = torch.tensor([[checkpoint.tokenizer.special.start, *expected[:at]]])
     states = checkpoint.model(torch.tensor([source]), torch.tensor([len(source)]), target)[:, -1]
-    logits = checkpoint.model.embedding.project(states)[0]
+    logits = checkpoint.model.project(states)[0]
     return bool((logits[expected[at]] - logits[found[at]]).abs() < TIE)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman.export import bundle
-from dragoman.export.bundle import Limits, Manifest, Shape
+from dragoman.export.bundle import Limits, Manifest
 from dragoman.export.errors import ExportError
 from dragoman.export.quantize import quantize_int8
-from dragoman.export.to_onnx import export_decoder, export_encoder
+from dragoman.export.to_onnx import export_decoder, export_encoder, shape_of
 from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.config import ModelConfig
 
 Precision = Literal["fp32", "int8"]
 # Integer products have kernels on the CPU only.
@@ -43,8 +44,10 @@ def write_bundle(
         The manifest written.
 
     Raises:
-        ExportError: `out` is in the way, or verification failed. Nothing is left behind.
+        ExportError: No bundle can hold the model, `out` is in the way, or verification failed. Nothing is
+            left behind.
     """
+    _require_exportable(checkpoint.model.config)
     out = out.resolve()
     if out.exists() and not bundle.is_bundle(out):
         raise ExportError(f"{out} exists and is not a bundle; choose another --out or remove it")
@@ -63,6 +66,14 @@ def write_bundle(
             os.replace(out, Path(scratch) / "replaced")
         os.replace(folder, out)
     return manifest
+
+
+def _require_exportable(config: ModelConfig) -> None:
+    if config.source_vocab_size not in (0, config.vocab_size):
+        raise ExportError(
+            f"the model reads {config.source_vocab_size} source tokens and writes {config.vocab_size} target tokens; "
+            "a bundle has one tokenizer for both, so this version cannot export it yet. Train with a shared vocabulary"
+        )
 
 
 def _write_graphs(checkpoint: Checkpoint, folder: Path, scratch: Path, precision: Precision) -> None:
@@ -84,7 +95,7 @@ def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precis
         devices=DEVICES[precision],
         special=checkpoint.tokenizer.special,
         limits=Limits(config.max_source_tokens, config.max_target_tokens),
-        shape=Shape(config.vocab_size, config.num_heads, config.head_dim, config.num_decoder_layers),
+        shape=shape_of(config),
         model={**config.to_dict(), "steps": checkpoint.step},
         tools={package: version(package) for package in ("dragoman", "torch", "onnx", "onnxruntime")},
         sha256={file: bundle.file_sha256(folder / file) for file in bundle.FILES},

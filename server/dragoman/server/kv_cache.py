@@ -1,4 +1,4 @@
-"""The slot pool: keys, values and counters of every live row, allocated once.
+"""The slot pool: layer states, keys and values of the source, and counters of every live row, allocated once.
 
 Live rows are the first `live` slots, always: a new row takes the next slot, and when a row leaves,
 the last one moves into its place. So a decode step binds a prefix of each buffer, without a copy.
@@ -11,15 +11,13 @@ longest row outgrows the view or leaves, the live rows are laid out anew inside 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.export import bundle
 from dragoman.export.bundle import Limits, Shape
+from dragoman.server.layer_states import Array, Cells, LayerStates
 from dragoman.server.scheduler import bucket
-
-Array = NDArray[Any]
 
 
 class Buffers:
@@ -65,22 +63,53 @@ class Buffers:
         for old, new in zip(before, self.views(), strict=True):
             new[:live, :, :kept] = old[:live, :, :kept].copy()  # the same memory: one buffer at a time
 
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the `length` first positions of a row from one slot to another."""
+        for view in self.views():
+            view[target, :, :length] = view[source, :, :length]
+
+    def erase(self, slot: int) -> None:
+        """Zero a slot: what is not a number would outlive its row there."""
+        for view in self.views():
+            view[slot] = 0
+
     def clear(self) -> None:
         """Forget all content."""
         for flat in self._flat:
             flat.fill(0)
 
 
+class SelfAttentionCache(Buffers):
+    """Layer states of self-attention: a step writes one position where it belongs, in place."""
+
+    def updated_views(self) -> list[Array]:
+        """Return the same memory as `views`."""
+        return self.views()
+
+    def begin(self, slots: slice) -> None:
+        """Do nothing: what lies in a slot is behind the length of a new row."""
+
+    def commit(self, live: int) -> None:
+        """Do nothing: the next step reads where the last one wrote."""
+
+
+def make_states(rows: int, shape: Shape, limits: Limits) -> LayerStates:
+    """Allocate the states of a bundle's decoder layers."""
+    if shape.decoder_layer == bundle.SSRU:
+        return Cells(shape.num_decoder_layers, rows, shape.cell_width)
+    return SelfAttentionCache(2 * shape.num_decoder_layers, rows, shape, limits.max_target_tokens)
+
+
 class CachePool:
-    """Slots with their caches and counters.
+    """Slots with their states, caches and counters.
 
     Attributes:
         rows: Number of slots.
         live: Slots in use; they are the first ones.
-        self_attention: Key, value, key, value, ... of the generated tokens.
+        states: What the decoder layers know of the generated tokens.
         cross_attention: Key, value, key, value, ... of the source.
         input_ids: [rows, 1] int64, the token each row reads next.
-        cache_lengths: [rows] int64, tokens in the self-attention cache.
+        cache_lengths: [rows] int64, tokens that each row has read.
         source_lengths: [rows] int64.
         max_new_tokens: [rows] int64.
     """
@@ -89,9 +118,8 @@ class CachePool:
         """Allocate everything."""
         self.rows = rows
         self.live = 0
-        count = 2 * shape.num_decoder_layers
-        self.self_attention = Buffers(count, rows, shape, limits.max_target_tokens)
-        self.cross_attention = Buffers(count, rows, shape, limits.max_source_tokens)
+        self.states = make_states(rows, shape, limits)
+        self.cross_attention = Buffers(2 * shape.num_decoder_layers, rows, shape, limits.max_source_tokens)
         self.input_ids = np.zeros((rows, 1), np.int64)
         self.cache_lengths = np.zeros(rows, np.int64)
         self.source_lengths = np.zeros(rows, np.int64)
@@ -99,8 +127,8 @@ class CachePool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return self.self_attention.nbytes + self.cross_attention.nbytes
+        """Bytes of layer states, keys and values."""
+        return self.states.nbytes + self.cross_attention.nbytes
 
     @property
     def free(self) -> int:
@@ -123,6 +151,7 @@ class CachePool:
         self.max_new_tokens[slots] = max_new_tokens
         self.cache_lengths[slots] = 0
         self.input_ids[slots] = start
+        self.states.begin(slots)
         self.cross_attention.fit(int(self.source_lengths[: slots.stop].max()), self.live)
         length = max(source_lengths)
         for view, values in zip(self.cross_attention.views(), cross, strict=True):
@@ -132,10 +161,11 @@ class CachePool:
     def reserve(self) -> None:
         """Make room for one more token in every live row."""
         if self.live:
-            self.self_attention.fit(int(self.cache_lengths[: self.live].max()) + 1, self.live)
+            self.states.fit(int(self.cache_lengths[: self.live].max()) + 1, self.live)
 
     def append(self, tokens: NDArray[np.int64]) -> None:
         """Account for a decode step: `tokens` [live] are what the live rows read next."""
+        self.states.commit(self.live)
         self.cache_lengths[: self.live] += 1
         self.input_ids[: self.live, 0] = tokens
 
@@ -147,20 +177,15 @@ class CachePool:
         if slot != last:
             for counters in (self.input_ids, self.cache_lengths, self.source_lengths, self.max_new_tokens):
                 counters[slot] = counters[last]
-            for buffers, lengths in (
-                (self.self_attention, self.cache_lengths),
-                (self.cross_attention, self.source_lengths),
-            ):
-                length = int(lengths[slot])
-                for view in buffers.views():
-                    view[slot, :, :length] = view[last, :, :length]
+            self.states.move(last, slot, int(self.cache_lengths[slot]))
+            self.cross_attention.move(last, slot, int(self.source_lengths[slot]))
         self.live = last
         return last
 
     def erase(self, slot: int) -> None:
-        """Zero a slot's keys and values: what is not a number would outlive its row there."""
-        for view in (*self.self_attention.views(), *self.cross_attention.views()):
-            view[slot] = 0
+        """Zero a slot's states, keys and values: what is not a number would outlive its row there."""
+        self.states.erase(slot)
+        self.cross_attention.erase(slot)
 
     def tighten(self) -> None:
         """Shrink the views to the longest live row, after rows have left."""
@@ -170,5 +195,5 @@ class CachePool:
     def clear(self) -> None:
         """Free all slots and forget their content, after a failed step."""
         self.live = 0
-        self.self_attention.clear()
+        self.states.clear()
         self.cross_attention.clear()

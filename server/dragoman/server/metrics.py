@@ -63,7 +63,7 @@ class Metrics:
         self.running = self._gauge("rows_running", "Texts that own a slot.")
         self.waiting = self._gauge("rows_waiting", "Texts in the queue.")
         self.slots = self._gauge("slots", "Slots in the pool: the most texts that decode together.")
-        self.cache_bytes = self._gauge("cache", "Memory of the slot pool's keys and values.", "bytes")
+        self.cache_bytes = self._gauge("cache", "Memory of the slot pool: keys, values and cells.", "bytes")
         self.engine_failures = self._counter("engine_failures", "Encode batches and decode steps that failed.")
         self._rows_ended = Counter(
             "rows_ended", "Texts that left the engine, by how they ended.", ("model", "reason"),

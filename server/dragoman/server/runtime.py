@@ -1,4 +1,4 @@
-"""The two graphs on ONNX Runtime: encode a batch, run a decode step in place over the slot pool."""
+"""The two graphs on ONNX Runtime: encode a batch, run a decode step over the slot pool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.server.errors import StartupError
-from dragoman.server.kv_cache import Array, CachePool
+from dragoman.server.kv_cache import CachePool
+from dragoman.server.layer_states import Array
 
 _MAX_BINDINGS = 1024
 
@@ -29,7 +30,7 @@ class Runtime(Protocol):
         """Return cross-attention key, value, ... [B, H, S, D] in layer order."""
 
     def step(self, pool: CachePool) -> NDArray[np.int64]:
-        """Run one decode step over the live rows in place; returns next ids [live]."""
+        """Run one decode step over the live rows; returns next ids [live]. The pool's `append` ends it."""
 
 
 class OnnxRuntime:
@@ -70,8 +71,8 @@ class OnnxRuntime:
             raise StartupError(f"ONNX Runtime cannot load {folder}: {error}") from error
         layers = range(manifest.shape.num_decoder_layers)
         self._cross_names = [name for i in layers for name in bundle.cross_names(i)]
-        self._cache_names = [name for i in layers for name in bundle.cache_names(i)]
-        self._updated_names = [name for i in layers for name in bundle.updated_cache_names(i)]
+        self._state_names = [name for i in layers for name in manifest.shape.state_names(i)]
+        self._updated_names = [name for i in layers for name in manifest.shape.updated_state_names(i)]
         tokens = max(encode_tokens, manifest.limits.max_source_tokens)
         width = manifest.shape.num_heads * manifest.shape.head_dim
         self._staging = [np.zeros(tokens * width, np.float32) for _ in self._cross_names]
@@ -110,11 +111,11 @@ class OnnxRuntime:
         return outputs
 
     def step(self, pool: CachePool) -> NDArray[np.int64]:
-        """Run one decode step; the pool's self-attention cache is updated where it lies."""
+        """Run one decode step: it reads and writes the pool's states where they lie."""
         if self._next_ids.size < pool.rows:
             self._next_ids = np.zeros(pool.rows, np.int64)
             self._bindings.clear()
-        key = (id(pool), pool.live, pool.self_attention.size, pool.cross_attention.size)
+        key = (id(pool), pool.live, pool.states.size, pool.cross_attention.size)
         binding = self._bindings.get(key)
         if binding is None:
             if len(self._bindings) >= _MAX_BINDINGS:
@@ -133,10 +134,11 @@ class OnnxRuntime:
         _bind(binding.bind_output, bundle.NEXT_IDS, self._next_ids[:live, None])
         for name, view in zip(self._cross_names, pool.cross_attention.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
-        caches = zip(self._cache_names, self._updated_names, pool.self_attention.views(), strict=True)
-        for name, updated, view in caches:
+        for name, view in zip(self._state_names, pool.states.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
-            _bind(binding.bind_output, updated, view[:live])  # the same memory: in place
+        # Caches are written where they are read, cells elsewhere: the pool's states know.
+        for name, view in zip(self._updated_names, pool.states.updated_views(), strict=True):
+            _bind(binding.bind_output, name, view[:live])
         return binding
 
 

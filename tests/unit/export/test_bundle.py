@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dragoman.export import bundle
-from dragoman.export.bundle import Limits, load_manifest
+from dragoman.export.bundle import Limits, Shape, load_manifest
 from dragoman.export.errors import BundleError
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-v1"
@@ -99,6 +100,51 @@ def test_manifest_without_a_field_is_refused(copy: Path) -> None:
     (copy / bundle.MANIFEST).write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="limits"):
         load_manifest(copy)
+
+
+def test_a_manifest_from_before_there_were_cells_means_self_attention(copy: Path) -> None:
+    """The fields that came later are absent from it, and stay absent: older servers refuse what they do not know."""
+    before = json.loads((copy / bundle.MANIFEST).read_text())["shape"]
+    manifest = load_manifest(copy)
+    manifest.write(copy)
+
+    assert (manifest.shape.decoder_layer, manifest.shape.cell_width) == (bundle.SELF_ATTENTION, 0)
+    assert json.loads((copy / bundle.MANIFEST).read_text())["shape"] == before
+
+
+def test_a_manifest_with_cells_survives_writing(copy: Path) -> None:
+    """Kind and width of the state are in it."""
+    shape = Shape(100, 2, 8, 3, decoder_layer=bundle.SSRU, cell_width=16)
+    replace(load_manifest(copy), shape=shape).write(copy)
+
+    assert load_manifest(copy).shape == shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decoder_layer": "lstm"}, "decoder_layer is 'lstm'; this version knows self-attention, ssru"),
+        ({"decoder_layer": "ssru"}, "cell_width is 0; an ssru layer needs 1 or more"),
+    ],
+)
+def test_a_state_that_nobody_knows_is_refused(copy: Path, changes: dict[str, object], message: str) -> None:
+    """The message has the value and what there is."""
+    shape = json.loads((copy / bundle.MANIFEST).read_text())["shape"]
+    edit(copy, shape={**shape, **changes})
+    with pytest.raises(BundleError, match=message):
+        load_manifest(copy)
+
+
+def test_state_tensors_of_both_kinds() -> None:
+    """Names and sizes of a layer's state, in and out."""
+    caches, cells = Shape(100, 2, 8, 3), Shape(100, 2, 8, 3, decoder_layer=bundle.SSRU, cell_width=16)
+
+    assert caches.state_names(1) == ("self_key.1", "self_value.1")
+    assert caches.updated_state_names(1) == ("updated_self_key.1", "updated_self_value.1")
+    assert caches.state_size(5, 40) == (5, 2, 40, 8)
+    assert cells.state_names(1) == ("cell.1",)
+    assert cells.updated_state_names(1) == ("updated_cell.1",)
+    assert cells.state_size(5, 40) == (5, 16)
 
 
 def test_default_limit_grows_with_the_source() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from dragoman.export import bundle
 from dragoman.export.bundle import load_manifest
@@ -20,43 +17,16 @@ from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.verify import require, verify
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import ModelConfig
-from dragoman.model.data import Pair
-from dragoman.model.generated import examples
+from dragoman.model.readers import Pair
 from dragoman.model.search import greedy
-from dragoman.model.tokenizer import train_tokenizer
-from dragoman.model.transformer import Transformer
+from tests.fakes.bundles import make_checkpoint, plant, random_sources
 
 NORMS: tuple[Literal["pre", "post"], ...] = ("pre", "post")
 
 
-def make_checkpoint(norm_position: Literal["pre", "post"]) -> Checkpoint:
-    sample = itertools.islice(examples(seed=3), 500)
-    tokenizer = train_tokenizer((text for e in sample for text in (e.source, e.target)), 330)
-    torch.manual_seed(4)
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=32,
-        d_ff=64,
-        num_heads=4,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        norm_position=norm_position,
-        max_source_tokens=70,
-        max_target_tokens=24,
-    )
-    model = Transformer(config).eval()
-    with torch.no_grad():
-        # Larger weights in the decoder: attention far from uniform, texts that vary with the source.
-        for parameter in model.decoder.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(4)
-    return Checkpoint(Path(), model, tokenizer, "en", "de", 0)
-
-
 @pytest.fixture(scope="module", params=NORMS)
 def checkpoint(request: pytest.FixtureRequest) -> Checkpoint:
-    return make_checkpoint(request.param)
+    return make_checkpoint(norm_position=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +41,6 @@ def int8(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Pa
     out = tmp_path_factory.mktemp("int8") / "bundle"
     write_bundle(checkpoint, out, name="b", precision="int8", verify=None)
     return out
-
-
-def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]]:
-    generator = np.random.default_rng(0)
-    size, eos = checkpoint.model.config.vocab_size, checkpoint.tokenizer.special.eos
-    return [[*generator.integers(4, size, n - 1).tolist(), eos] for n in lengths]
 
 
 def test_verification_passes(checkpoint: Checkpoint, fp32: Path) -> None:
@@ -114,10 +78,10 @@ def test_int8_rows_do_not_depend_on_the_batch(checkpoint: Checkpoint, int8: Path
     session = BundleSession(int8)
     sources = random_sources(checkpoint, [12, 12, 12])
     tokens, lengths = np.array([[5, 6]] * 3), np.zeros(3, np.int64)
-    encoded, caches = session.encode(sources), session.empty_caches(3, 4)
-    _, together, _ = session.step(tokens, lengths, caches, encoded)
+    encoded, states = session.encode(sources), session.initial_states(3, 4)
+    _, together, _ = session.step(tokens, lengths, states, encoded)
     alone = session.encode(sources[:1])
-    _, single, _ = session.step(tokens[:1], lengths[:1], session.empty_caches(1, 4), alone)
+    _, single, _ = session.step(tokens[:1], lengths[:1], session.initial_states(1, 4), alone)
 
     np.testing.assert_array_equal(together[:1], single)
 
@@ -154,20 +118,6 @@ def test_names_and_axes_are_those_of_the_contract(fp32: Path) -> None:
     assert [o.name for o in decoder.output][:2] == ["next_ids", "logits"]
 
 
-def plant(fp32: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto], None]) -> Path:
-    """Copy a bundle with a changed graph and a manifest that matches it."""
-    out.mkdir()
-    for name in bundle.FILES:
-        (out / name).write_bytes((fp32 / name).read_bytes())
-    model = onnx.load(out / graph)
-    change(model)
-    onnx.save(model, out / graph)
-    manifest = json.loads((fp32 / bundle.MANIFEST).read_text())
-    manifest["sha256"][graph] = bundle.file_sha256(out / graph)
-    (out / bundle.MANIFEST).write_text(json.dumps(manifest))
-    return out
-
-
 def ignore_padding(model: onnx.ModelProto) -> None:
     """Let the encoder attend to padding."""
     for node in model.graph.node:
@@ -188,7 +138,7 @@ def swap_heads(model: onnx.ModelProto) -> None:
 def shift_positions(model: onnx.ModelProto) -> None:
     """Start the positions at 1."""
     for tensor in model.graph.initializer:
-        if list(tensor.dims) == [70, 32]:
+        if list(tensor.dims) in ([70, 32], [24, 32]):
             values = np.roll(onnx.numpy_helper.to_array(tensor), -1, axis=0)
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
 
@@ -222,6 +172,26 @@ def test_planted_fault_is_caught(
     assert report.problems
     with pytest.raises(VerificationError):
         require(report)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_logit_that_is_not_a_number_is_caught(
+    checkpoint: Checkpoint, fp32: Path, int8: Path, tmp_path: Path, precision: str
+) -> None:
+    """One of them is enough, and NaN is larger than every tolerance."""
+
+    def spoil(model: onnx.ModelProto) -> None:
+        for tensor in model.graph.initializer:
+            values = onnx.numpy_helper.to_array(tensor).copy()
+            if values.dtype == np.float32 and np.isneginf(values).any():
+                values[-1] = np.nan
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+
+    folder = fp32 if precision == "fp32" else int8
+    report = verify(plant(folder, tmp_path / "broken", bundle.DECODER, spoil), checkpoint, None, sentences=5)
+
+    assert np.isnan(report.max_logit_difference)
+    assert "logit" in report.problems[0]
 
 
 def test_refused_bundle_is_not_written(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from dragoman.export.bundle import Shape
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server import engine
 from dragoman.server.errors import NotServing, QueueFull
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.request import RowStatus
-from tests.fakes.engine import LIMITS, EngineBench, new_row, recorder, words
+from tests.fakes.engine import CELLS, LIMITS, SHAPE, EngineBench, new_row, recorder, words
 from tests.fakes.runtime import Source, echo
 
 WAIT_S = 10  # a test that needs this long has failed
@@ -113,8 +114,8 @@ def test_views_shrink_when_the_longest_row_has_left() -> None:
     bench.submit(short)
     bench.iterate(15)
 
-    assert bench.runtime.self_sizes[19] == 32
-    assert bench.runtime.self_sizes[-1] == 16
+    assert bench.runtime.state_sizes[19] == 32
+    assert bench.runtime.state_sizes[-1] == 16
     assert bench.pool.cross_attention.size == 32
 
 
@@ -199,9 +200,10 @@ def test_a_running_row_that_is_cancelled_leaves_before_the_next_step() -> None:
     assert waiting.status is RowStatus.EOS
 
 
-def test_cancelling_one_row_leaves_the_others_texts_alone() -> None:
+@pytest.mark.parametrize("shape", [SHAPE, CELLS])
+def test_cancelling_one_row_leaves_the_others_texts_alone(shape: Shape) -> None:
     """Compaction moves rows, not their contents."""
-    bench = EngineBench()
+    bench = EngineBench(shape=shape)
     sources = [words(8, 20), words(9, 30), words(10, 40), words(11, 50)]
     rows = bench.submit(*sources)
     bench.iterate(3)
@@ -371,20 +373,22 @@ def test_rows_encoded_in_the_iteration_of_a_failing_step_fail_too() -> None:
     assert bench.pool.live == 0
 
 
-def test_what_a_failed_step_wrote_is_forgotten() -> None:
+@pytest.mark.parametrize("shape", [SHAPE, CELLS])
+def test_what_a_failed_step_wrote_is_forgotten(shape: Shape) -> None:
     """A NaN that it left in the cache reaches nobody: in attention it would be NaN even times weight 0."""
-    bench = EngineBench()
+    bench = EngineBench(shape=shape)
     bench.submit(words(9))
 
     def fail_half_way(sources: Sequence[Source]) -> None:
-        for view in bench.pool.self_attention.views():
+        for view in (*bench.pool.states.views(), *bench.pool.states.updated_views()):
             view.fill(np.nan)
         fail(sources)
 
     bench.runtime.before_step = fail_half_way
     bench.iterate()
 
-    assert not any(view.any() for view in bench.pool.self_attention.views())
+    states = bench.pool.states
+    assert not any(view.any() for view in (*states.views(), *states.updated_views()))
 
 
 def test_a_failure_after_new_rows_got_their_slots_fails_whoever_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,9 +460,10 @@ def test_times_are_taken_in_order() -> None:
     assert (times.first_token, times.ended) == (1003.5, 1004.5)
 
 
-def test_metrics_count_what_the_engine_did() -> None:
+@pytest.mark.parametrize("shape", [SHAPE, CELLS])
+def test_metrics_count_what_the_engine_did(shape: Shape) -> None:
     """Rows, tokens, batch sizes and durations agree with what was computed."""
-    bench = EngineBench(rows=2)
+    bench = EngineBench(rows=2, shape=shape)
     bench.runtime.before_encode = lambda _: bench.clock.advance(2)
     bench.runtime.before_step = lambda _: bench.clock.advance(0.5)
     bench.submit(words(2), words(4, first=50))
@@ -528,9 +533,10 @@ def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
     assert row.output == echo(words(3))
 
 
-def test_logits_that_are_not_numbers_fail_their_row_alone() -> None:
+@pytest.mark.parametrize("shape", [SHAPE, CELLS])
+def test_logits_that_are_not_numbers_fail_their_row_alone(shape: Shape) -> None:
     """The argmax of NaN is an id that the graph masks; the neighbour goes on and the slot is clean."""
-    bench = EngineBench()
+    bench = EngineBench(shape=shape)
     bad, good = bench.submit(words(3, first=50), words(3))
     bench.iterate()
     step = bench.runtime.step
@@ -538,7 +544,7 @@ def test_logits_that_are_not_numbers_fail_their_row_alone() -> None:
     def pad_for_the_first_row(pool: CachePool) -> NDArray[np.int64]:
         ids = step(pool).copy()
         ids[bench.engine._rows.index(bad)] = SPECIAL_IDS.pad
-        for view in pool.self_attention.views():
+        for view in pool.states.updated_views():
             view[bench.engine._rows.index(bad)] = np.nan
         return ids
 
@@ -551,7 +557,8 @@ def test_logits_that_are_not_numbers_fail_their_row_alone() -> None:
     assert bad.correlation_id
     assert recorder(bad).ends == 1
     assert (good.status, good.output) == (RowStatus.EOS, echo(words(3)))
-    assert not any(np.isnan(view).any() for view in bench.pool.self_attention.views())
+    states = bench.pool.states
+    assert not any(np.isnan(view).any() for view in (*states.views(), *states.updated_views()))
 
 
 def test_a_failed_admission_fails_whoever_has_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:

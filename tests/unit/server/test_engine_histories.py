@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.errors import QueueFull
 from dragoman.server.request import Row, RowStatus
-from tests.fakes.engine import LIMITS, EngineBench, recorder
+from tests.fakes.engine import CELLS, LIMITS, SHAPE, EngineBench, recorder
 from tests.fakes.runtime import FIRST_WORD, Source
 
 ROWS = 4
@@ -52,9 +52,13 @@ sources = st.lists(st.integers(FIRST_WORD, 999), max_size=LIMITS.max_source_toke
 class EngineHistories(RuleBasedStateMachine):
     """Arrivals, cancels, deadlines, full queues and failures in any order."""
 
+    shape = SHAPE
+
     def __init__(self) -> None:
         super().__init__()
-        self.bench = EngineBench(rows=ROWS, encode_tokens=80, max_queued=MAX_QUEUED, translate=translate)
+        self.bench = EngineBench(
+            rows=ROWS, shape=self.shape, encode_tokens=80, max_queued=MAX_QUEUED, translate=translate
+        )
         self.accepted: list[Expected] = []
 
     @rule(
@@ -166,4 +170,11 @@ def _nothing(batch: Sequence[Source]) -> None:
     del batch
 
 
+class CellHistories(EngineHistories):
+    """The same with recurrent layers: their memory has to be right after the same histories."""
+
+    shape = CELLS
+
+
 TestEngineHistories = EngineHistories.TestCase
+TestCellHistories = CellHistories.TestCase

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dragoman.export.bundle import Limits, Shape
-from dragoman.server.kv_cache import Array, Buffers, CachePool
+from dragoman.server.kv_cache import Buffers, CachePool
+from dragoman.server.layer_states import Array
 from dragoman.server.scheduler import bucket
 
 SHAPE = Shape(vocab_size=100, num_heads=2, head_dim=3, num_decoder_layers=2)
@@ -111,26 +112,26 @@ def test_views_never_exceed_the_limit(pool: CachePool) -> None:
         pool.append(np.array([9], np.int64))
 
     assert pool.cross_attention.size == LIMITS.max_source_tokens
-    assert pool.self_attention.size == LIMITS.max_target_tokens
+    assert pool.states.size == LIMITS.max_target_tokens
 
 
 def test_a_limit_below_the_smallest_bucket_is_kept() -> None:
     """A bundle for very short texts gets a view of just that length."""
     small = CachePool(2, SHAPE, Limits(max_source_tokens=5, max_target_tokens=7))
 
-    assert (small.cross_attention.size, small.self_attention.size) == (5, 7)
+    assert (small.cross_attention.size, small.states.size) == (5, 7)
 
 
 def test_clearing_frees_all_slots_and_forgets_what_a_failed_step_wrote(pool: CachePool) -> None:
     """No NaN of a failed step survives: times weight 0 it would still be NaN in another row."""
     admit(pool, 4, 40)
-    for view in (*pool.self_attention.views(), *pool.cross_attention.views()):
+    for view in (*pool.states.views(), *pool.cross_attention.views()):
         view.fill(np.nan)
 
     pool.clear()
 
     assert pool.live == 0
-    assert not any(view.any() for view in (*pool.self_attention.views(), *pool.cross_attention.views()))
+    assert not any(view.any() for view in (*pool.states.views(), *pool.cross_attention.views()))
 
 
 def test_misuse_is_an_error_of_ours(pool: CachePool) -> None:
@@ -206,7 +207,7 @@ class PoolHistories(RuleBasedStateMachine):
 
     def find_addresses(self) -> list[int]:
         """Return where every buffer begins."""
-        return [view.ctypes.data for view in (*self.pool.self_attention.views(), *self.pool.cross_attention.views())]
+        return [view.ctypes.data for view in (*self.pool.states.views(), *self.pool.cross_attention.views())]
 
     @precondition(lambda self: len(self.rows) < ROWS)
     @rule(data=st.data())
@@ -233,7 +234,7 @@ class PoolHistories(RuleBasedStateMachine):
         for _ in range(min(steps, room)):
             self.pool.reserve()
             written = random_caches(next(self.seeds), len(self.rows), 1)
-            for view, values in zip(self.pool.self_attention.views(), written, strict=True):
+            for view, values in zip(self.pool.states.views(), written, strict=True):
                 for slot in range(self.pool.live):
                     view[slot, :, self.pool.cache_lengths[slot]] = values[slot, :, 0]
             tokens = np.arange(len(self.rows)) + 1000 * (1 + next(self.seeds))
@@ -260,7 +261,7 @@ class PoolHistories(RuleBasedStateMachine):
             longest = max(row.cross[0].shape[1] for row in self.rows)
             assert self.pool.cross_attention.size == min(bucket(longest), LIMITS.max_source_tokens)
             cached = max(row.cached[0].shape[1] for row in self.rows) + 1
-            assert self.pool.self_attention.size == min(bucket(cached), LIMITS.max_target_tokens)
+            assert self.pool.states.size == min(bucket(cached), LIMITS.max_target_tokens)
 
     @rule()
     def clear(self) -> None:
@@ -277,7 +278,7 @@ class PoolHistories(RuleBasedStateMachine):
             assert self.pool.cache_lengths[slot] == row.cached[0].shape[1]
             assert self.pool.max_new_tokens[slot] == row.max_new_tokens
             assert self.pool.input_ids[slot, 0] == row.reads_next
-            for buffers, contents in ((self.pool.cross_attention, row.cross), (self.pool.self_attention, row.cached)):
+            for buffers, contents in ((self.pool.cross_attention, row.cross), (self.pool.states, row.cached)):
                 for view, content in zip(buffers.views(), contents, strict=True):
                     assert np.array_equal(view[slot, :, : content.shape[1]], content)
 
@@ -285,7 +286,7 @@ class PoolHistories(RuleBasedStateMachine):
     def memory_stays_where_it_is(self) -> None:
         """Addresses never change, so a binding made once stays right, and nothing grows."""
         assert self.find_addresses() == self.addresses
-        for view in (*self.pool.self_attention.views(), *self.pool.cross_attention.views()):
+        for view in (*self.pool.states.views(), *self.pool.cross_attention.views()):
             assert view.flags.c_contiguous
 
 

@@ -9,8 +9,8 @@ from dragoman.export.errors import ExportError
 from dragoman.export.verify import require, verify
 from dragoman.export.write import DEVICES, write_bundle
 from dragoman.model.checkpoint import load_checkpoint
-from dragoman.model.data import read_pairs
 from dragoman.model.errors import ModelError
+from dragoman.model.readers import read_pairs
 
 HELP = "write a bundle from a checkpoint"
 ERRORS: tuple[type[Exception], ...] = (ExportError, ModelError)
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             "int8 changes the numbers, so its quality must be measured: give --data FILE.tsv with held-out pairs"
         )
     checkpoint = load_checkpoint(args.checkpoint)
-    pairs = read_pairs(args.data) if args.data else None
+    pairs = list(read_pairs(args.data)) if args.data else None
 
     def check(folder: Path) -> dict[str, object]:
         report = verify(folder, checkpoint, pairs)

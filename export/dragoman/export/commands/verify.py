@@ -9,8 +9,8 @@ from pathlib import Path
 from dragoman.export.errors import ExportError
 from dragoman.export.verify import verify
 from dragoman.model.checkpoint import load_checkpoint
-from dragoman.model.data import read_pairs
 from dragoman.model.errors import ModelError
+from dragoman.model.readers import read_pairs
 
 HELP = "compare a bundle with its checkpoint"
 ERRORS: tuple[type[Exception], ...] = (ExportError, ModelError)
@@ -26,6 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify and report."""
-    report = verify(args.bundle, load_checkpoint(args.checkpoint), read_pairs(args.data) if args.data else None)
+    report = verify(args.bundle, load_checkpoint(args.checkpoint), list(read_pairs(args.data)) if args.data else None)
     print(json.dumps({**report.to_dict(), "problems": report.problems}) if args.json else report.table())
     return 1 if report.problems else 0

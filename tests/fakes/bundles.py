@@ -1,0 +1,97 @@
+"""Checkpoints with random weights, and bundles with planted faults."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from dragoman.export import bundle
+from dragoman.export.quantize import quantize_int8
+from dragoman.model.checkpoint import Checkpoint
+from dragoman.model.config import ModelConfig
+from dragoman.model.generated import examples
+from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.transformer import Transformer
+
+
+@functools.cache
+def tiny_tokenizer() -> Tokenizer:
+    """Return a tokenizer of 330 pieces."""
+    sample = itertools.islice(examples(seed=3), 500)
+    return train_tokenizer((text for e in sample for text in (e.source, e.target)), 330)
+
+
+def make_checkpoint(gain: float = 4, **settings: Any) -> Checkpoint:
+    """Return a tiny model with random weights.
+
+    Args:
+        gain: Of the decoder's matrices. The larger, the further is attention from uniform and the more do texts vary
+            with the source; but rounding errors grow, too.
+        settings: Replace those of its configuration.
+    """
+    tokenizer = tiny_tokenizer()
+    torch.manual_seed(4)
+    small: dict[str, Any] = {
+        "vocab_size": tokenizer.vocab_size,
+        "d_model": 32,
+        "d_ff": 64,
+        "num_heads": 4,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "max_source_tokens": 70,
+        "max_target_tokens": 24,
+    }
+    model = Transformer(ModelConfig(**{**small, **settings})).eval()
+    with torch.no_grad():
+        for parameter in model.decoder.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(gain)
+        for parameter in model.parameters():  # biases and norms begin as zeros and ones, which would hide mistakes
+            if parameter.dim() == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        layers: list[Any] = list(model.decoder.layers)
+        for layer in layers:
+            if layer.ssru is not None:  # gates that are shut or open for good: their logarithm must stay a number
+                layer.ssru.forget.bias[:2] = torch.tensor([-60.0, 60.0])
+    return Checkpoint(Path(), model, tokenizer, "en", "de", 0)
+
+
+def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]]:
+    """Return sources of so many random tokens, EOS included."""
+    generator = np.random.default_rng(0)
+    size, eos = checkpoint.model.config.vocab_size, checkpoint.tokenizer.special.eos
+    return [[*generator.integers(4, size, n - 1).tolist(), eos] for n in lengths]
+
+
+def plant(folder: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto], None]) -> Path:
+    """Copy a bundle with a changed graph and a manifest that matches it."""
+    out.mkdir()
+    for name in bundle.FILES:
+        (out / name).write_bytes((folder / name).read_bytes())
+    model = onnx.load(out / graph)
+    change(model)
+    onnx.save(model, out / graph)
+    manifest = json.loads((folder / bundle.MANIFEST).read_text())
+    manifest["sha256"][graph] = bundle.file_sha256(out / graph)
+    (out / bundle.MANIFEST).write_text(json.dumps(manifest))
+    return out
+
+
+def quantized(folder: Path, out: Path) -> Path:
+    """Make the int8 bundle of an fp32 one, without exporting the model again."""
+    out.mkdir()
+    (out / bundle.TOKENIZER).write_bytes((folder / bundle.TOKENIZER).read_bytes())
+    for graph in (bundle.ENCODER, bundle.DECODER):
+        quantize_int8(folder / graph, out / graph)
+    hashes = {name: bundle.file_sha256(out / name) for name in bundle.FILES}
+    replace(bundle.load_manifest(folder), precision="int8", devices=("cpu",), sha256=hashes).write(out)
+    return out
