@@ -28,7 +28,7 @@ def test_namespace_portions_have_no_init(folder: str) -> None:
 def test_every_package_is_typed() -> None:
     """Each leaf package ships a py.typed marker."""
     packages = [p.parent for folder in PORTIONS for p in (ROOT / folder / "dragoman").glob("*/__init__.py")]
-    assert len(packages) == 6
+    assert len(packages) == 7
 
     assert [p.name for p in packages if p.name != "v1" and not (p / "py.typed").exists()] == []
 
@@ -96,5 +96,5 @@ def test_every_subcommand_module_exists() -> None:
 
 def _source(module: str) -> Path:
     parts = module.split(".")
-    folder = {"client": "clients"}.get(parts[1], parts[1])
+    folder = {"client": "clients", "evaluation": "clients"}.get(parts[1], parts[1])
     return ROOT / folder / Path(*parts).with_suffix(".py")

@@ -36,7 +36,8 @@ class Command:
 COMMANDS = {
     "corpus": Command("dragoman.model.commands.corpus", "", "build or generate a parallel corpus"),
     "train": Command("dragoman.model.commands.train", "train", "train a model on a corpus"),
-    "evaluate": Command("dragoman.model.commands.evaluate", "train", "score translations with BLEU and chrF"),
+    "average": Command("dragoman.model.commands.average", "train", "average checkpoints of a training run"),
+    "evaluate": Command("dragoman.evaluation.command", "train", "score a checkpoint, a bundle, a server or a file"),
     "export": Command("dragoman.export.commands.export", "export", "write a bundle from a checkpoint"),
     "verify": Command("dragoman.export.commands.verify", "export", "compare a bundle with its checkpoint"),
     "serve": Command("dragoman.server.commands.serve", "server", "serve a bundle over gRPC"),

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from dragoman.cli.main import main
-from dragoman.client.commands.translate import _server
+from dragoman.client.commands import arguments
 from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
@@ -355,11 +355,11 @@ def test_texts_and_files_together_are_wrong_usage(translate: Translate) -> None:
 )
 def test_server_address_gets_our_port(given: str, used: str) -> None:
     """A bare host means Dragoman's port and not gRPC's 443."""
-    assert _server(given) == used
+    assert arguments.server(given) == used
 
 
 @pytest.mark.parametrize("given", ["", "localhost:99999", "localhost:0", "http://127.0.0.1:50051", "[::1]", ":50051"])
 def test_server_address_that_is_none_is_refused(given: str) -> None:
     """Before any network attempt, with an example of a right one."""
     with pytest.raises(argparse.ArgumentTypeError, match=r"is not HOST:PORT .* for example 127\.0\.0\.1:50051"):
-        _server(given)
+        arguments.server(given)

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from dragoman.client.aio import AsyncTranslationClient
 from dragoman.client.channel import DEFAULT_TARGET
 from dragoman.client.client import TranslationClient
+from dragoman.client.commands import arguments
 from dragoman.client.commands.lines import STDIN, Line, argument_lines, batches, count_lines, file_lines
 from dragoman.client.commands.output import STDOUT, Write, json_line, on_one_line, open_output, plain_line
 from dragoman.client.commands.pipeline import run_in_order
@@ -38,8 +39,6 @@ ERRORS: tuple[type[Exception], ...] = (DragomanError,)
 _DEFAULT_BATCH = 32
 _BATCHES_IN_FLIGHT = 4
 _PROGRESS_DELAY_S = 1.0
-_TARGET_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:")
-_LAST_PORT = 65535
 
 _Batch = tuple[Line, ...]
 _Translated = tuple[_Batch, tuple[Translation, ...]]
@@ -86,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--server",
-        type=_server,
+        type=arguments.server,
         default=DEFAULT_TARGET,
         metavar="HOST:PORT",
         help="where the server listens (default: %(default)s)",
@@ -98,21 +97,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the server's)")
     parser.add_argument(
         "--batch",
-        type=_count,
+        type=arguments.count,
         default=_DEFAULT_BATCH,
         metavar="N",
         help=f"lines per call; {_BATCHES_IN_FLIGHT} calls run at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--max-new-tokens",
-        type=_count_or_default,
+        type=arguments.count_or_zero,
         default=0,
         metavar="N",
         help="most tokens of one translation (default: 0, the server's, which grows with the source)",
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=arguments.seconds,
         default=DEFAULT_TIMEOUT_S,
         metavar="S",
         help="seconds for one call, its retries included (default: %(default)g)",
@@ -253,39 +252,3 @@ def _stream_line(client: TranslationClient, line: Line, write: Write, counts: _C
             write("\n")  # so that the message does not continue the cut translation
         raise failure(error, [line], server=settings.server, timeout_s=settings.timeout_s) from error
     write(line.ending)
-
-
-def _count(text: str) -> int:
-    return _whole_number(text, 1)
-
-
-def _count_or_default(text: str) -> int:
-    return _whole_number(text, 0)
-
-
-def _whole_number(text: str, least: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not least <= int(text) < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {2**32 - 1}")
-    return int(text)
-
-
-def _server(text: str) -> str:
-    """Return an address that gRPC cannot take for something else: it would dial port 443 for a bare host."""
-    if text.startswith(_TARGET_SCHEMES):
-        return text
-    host, colon, port = text.rpartition(":") if ":" in text else (text, ":", DEFAULT_TARGET.rpartition(":")[2])
-    if not (host and colon and port.isascii() and port.isdecimal() and 1 <= int(port) <= _LAST_PORT) or "/" in host:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not HOST:PORT with a port from 1 to {_LAST_PORT}, for example {DEFAULT_TARGET}"
-        )
-    return f"{host}:{port}"
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
