@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -22,6 +26,13 @@ SENTENCES = (
 )
 
 
+BEHAVIOUR = Path(__file__).parents[1] / "data" / "behaviour.tsv"
+# How many of each kind must be right; the model card says what is wrong with the others.
+EXPECTED = {
+    "one word": 17, "capitals": 6, "title case": 5, "lower case": 5, "number": 9, "URL": 7, "emoji": 7,
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def expected() -> dict[str, list[int]]:
     """Each sentence alone, through plain session calls without binding or a pool."""
@@ -37,6 +48,25 @@ def test_it_is_what_the_readme_says() -> None:
     assert (manifest.source_language, manifest.target_language) == ("en", "de")
     assert (manifest.precision, manifest.devices) == ("int8", ("cpu",))
     assert sum(path.stat().st_size for path in DEFAULT_BUNDLE.iterdir()) < 15_000_000
+
+
+def test_input_that_a_corpus_rarely_shows() -> None:
+    """One word, capitals, title case, lower case, numbers, links and emoji come out as `behaviour.tsv` expects."""
+    session = BundleSession(DEFAULT_BUNDLE)
+    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, session.manifest.special)
+    failed: dict[str, list[str]] = {}
+    count: Counter[str] = Counter()
+    for line in BEHAVIOUR.read_text("utf-8").splitlines():
+        kind, source, expected = line.split("\t")
+        ids = tokenizer.encode(source)
+        limit = session.manifest.limits.default_max_new_tokens(len(ids))
+        found = tokenizer.decode(session.greedy([ids], [limit])[0])
+        count[kind] += 1
+        if not re.search(expected, found):
+            failed.setdefault(kind, []).append(f"{source!r} -> {found!r}, expected {expected!r}")
+    report = "\n".join(line for lines in failed.values() for line in lines)
+
+    assert all(count[kind] - len(failed.get(kind, ())) >= needed for kind, needed in EXPECTED.items()), report
 
 
 def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]]) -> None:
