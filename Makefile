@@ -42,7 +42,7 @@ serve: .venv-server/.installed  ## serve the built-in model on ports 50051 and 8
 pipeline: .venv/.installed  ## generated task: train, export, verify, serve, translate, compare
 	$(FULL)/python tests/pipeline.py
 
-model: .venv/.installed  ## build the corpus and train and export the built-in model (about two hours)
+model: .venv/.installed  ## build the corpus and train and export the built-in model (about 100 minutes)
 	$(FULL)/dragoman corpus build --pair en-de --out build/corpus/en-de
 	$(FULL)/dragoman train --recipe model/recipes/en-de.toml --data build/corpus/en-de --out build/runs/en-de
 	$(FULL)/dragoman export --checkpoint build/runs/en-de --precision int8 --name en-de \

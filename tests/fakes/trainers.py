@@ -25,7 +25,9 @@ def make_tokenizer() -> Tokenizer:
     return train_tokenizer((text for pair in PAIRS for text in (pair.source, pair.target)), 330)
 
 
-def make_trainer(tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5, **settings: Any) -> Trainer:
+def make_trainer(
+    tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5, dropout: float = 0.1, **settings: Any
+) -> Trainer:
     torch.manual_seed(seed)
     config = ModelConfig(
         vocab_size=tokenizer.vocab_size,
@@ -34,7 +36,7 @@ def make_trainer(tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5, 
         num_heads=2,
         num_encoder_layers=1,
         num_decoder_layers=1,
-        dropout=0.1,
+        dropout=dropout,
         max_source_tokens=64,
         max_target_tokens=64,
     )

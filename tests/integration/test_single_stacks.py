@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
@@ -21,6 +21,15 @@ from dragoman.model.single_stack import DecoderOnly, EncoderOnly
 from dragoman.model.tokenizer import Tokenizer, train_tokenizer
 
 ROWS = 64
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """More threads would wait for one another: the tensors are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +114,12 @@ def test_encoder_only_fills_gaps(corpus: tuple[list[Example], list[Example]], to
     model = EncoderOnly(
         ModelConfig(
             vocab_size=tokenizer.vocab_size, d_model=64, d_ff=128, num_heads=4, num_encoder_layers=3,
-            positions="learned", norm_position="pre", activation="gelu", output_bias=True, dropout=0.0,
+            positions="rotary", norm_position="pre", activation="gelu", output_bias=True, dropout=0.0,
             max_source_tokens=128,
         )
     )  # fmt: skip
     optimizers = Optimizers(model, TrainConfig(max_steps=1, optimizer="muon", learning_rate=4e-3))
-    updates = 450
+    updates = 600
     generator = random.Random(2)
     for number, batch in enumerate(batches(training, updates)):
         logits, labels = masked(model, tokenizer, batch, generator)

@@ -22,7 +22,7 @@ class _SingleStack(nn.Module):
         super().__init__()
         self.config = config
         self.stack = stack
-        initialise(stack)
+        initialise(stack, config)
         self.embedding = TokenEmbedding(config.vocab_size, config)
         self.output = Output(config, own_weight=config.tied_embeddings == "none")
 

@@ -124,10 +124,15 @@ class Decoder(nn.Module):
         return self.norm(states), after
 
 
-def initialise(module: nn.Module) -> None:
-    """Draw all matrices of a stack from Xavier's uniform distribution, biases from torch's defaults."""
+def initialise(module: Encoder | Decoder, config: ModelConfig) -> None:
+    """Draw all matrices of a stack from Xavier's uniform distribution, biases from torch's defaults.
+
+    Learned positions begin on the scale of the embedded tokens they are added to: 50 times smaller, as
+    BERT has them beside tokens that are just as small, they would not be heard.
+    """
     for name, parameter in module.named_parameters():
         if parameter.dim() > 1 and not name.startswith(("relative.", "positions.")):
             torch.nn.init.xavier_uniform_(parameter)
-    if isinstance(module, (Encoder, Decoder)) and hasattr(module.positions, "learned"):
-        torch.nn.init.normal_(module.positions.learned.weight, std=0.02)
+    if config.positions == "learned":
+        scale = 1.0 if config.scale_embedding else config.d_model**-0.5
+        torch.nn.init.normal_(module.positions.learned.weight, std=scale)

@@ -28,8 +28,8 @@ class Transformer(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        initialise(self.encoder)
-        initialise(self.decoder)
+        initialise(self.encoder, config)
+        initialise(self.decoder, config)
         tied = config.tied_embeddings
         self.embedding = TokenEmbedding(config.source_vocab_size or config.vocab_size, config)
         # A matrix that is shared is registered once, so that a checkpoint holds it once.
