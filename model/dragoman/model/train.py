@@ -165,7 +165,8 @@ class Trainer:
         progress = self.progress
         saved = self._clock()
         meter = Meter()
-        while not self._ends():
+        ends = self._ends()
+        while not ends:
             group = None
             last = self._clock()
             for group in self._groups():
@@ -177,6 +178,7 @@ class Trainer:
                 stage_ended = self._end_stage()
                 if progress.step % LOG_STEPS == 0:
                     self._write_log(log, meter)
+                # Asked once: a request that comes later ends the run after the next update, saved.
                 ends = self._ends()
                 if ends or self.processes.any(now - saved > self.config.checkpoint_minutes * 60):
                     # A request to stop may not leave the time for a validation.
@@ -184,7 +186,8 @@ class Trainer:
                     self._write_log(log, meter, measured)
                     self._save(best=measured is not None and progress.misses == 0)
                     last = saved = self._clock()
-                if stage_ended or ends or self._ends():
+                    ends = ends or self.finished  # the validation may have been one miss too many
+                if stage_ended or ends:
                     break
             else:
                 if group is None and not progress.chunk and not progress.batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,18 @@ def test_a_stop_saves_without_a_validation(tokenizer: Tokenizer, tmp_path: Path)
 
     assert load_checkpoint(tmp_path).step == 3
     assert trainer.progress.misses == 0
+
+
+@pytest.mark.parametrize("asked", range(1, 8))
+def test_whenever_a_stop_comes_the_last_update_is_saved(tokenizer: Tokenizer, tmp_path: Path, asked: int) -> None:
+    """The request may come between any two questions about it."""
+    trainer = make_trainer(tokenizer, tmp_path, steps=20)
+    questions = itertools.count()
+    trainer._stop = lambda: next(questions) >= asked
+    trainer.train()
+
+    assert trainer.progress.step < 20
+    assert load_checkpoint(tmp_path).step == trainer.progress.step
 
 
 def test_a_log_of_updates_that_are_made_again_is_forgotten(tokenizer: Tokenizer, tmp_path: Path) -> None:
