@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
-from dragoman.model.cached_search import greedy_cached
+from dragoman.model.cached_search import translate_texts
 from dragoman.model.data import TrainingData
 from dragoman.model.generated import write_corpus
-from dragoman.model.limits import default_max_new_tokens
 from dragoman.model.readers import Pair, read_pairs
 from dragoman.model.recipe import Recipe
 from dragoman.model.tokenizer import Tokenizer, train_tokenizer
@@ -35,13 +34,8 @@ DECODERS = ("self-attention", "ssru")
 
 def exact(model: Transformer, tokenizer: Tokenizer, pairs: list[Pair]) -> float:
     """Return the share of pairs whose translation is the reference, in percent."""
-    right = 0
-    for start in range(0, len(pairs), 100):
-        rows = pairs[start : start + 100]
-        sources = [tokenizer.encode(pair.source) for pair in rows]
-        limits = [default_max_new_tokens(len(ids), model.config.max_target_tokens) for ids in sources]
-        found = greedy_cached(model, sources, limits, tokenizer.special)
-        right += sum(tokenizer.decode(ids) == pair.target for ids, pair in zip(found, rows, strict=True))
+    outputs = translate_texts(model, tokenizer, [pair.source for pair in pairs], rows=100, progress=False)
+    right = sum(output.text == pair.target for output, pair in zip(outputs, pairs, strict=True))
     return 100 * right / len(pairs)
 
 

@@ -20,12 +20,10 @@ from dragoman.cli.main import main
 from dragoman.export import bundle
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import load_checkpoint, save_checkpoint
-from dragoman.model.config import ModelConfig
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import train_tokenizer
-from dragoman.model.transformer import Transformer
 from dragoman.v1 import translation_pb2 as pb
 from tests.e2e.process import BUNDLE, WAIT_S, start_server
+from tests.fakes.bundles import make_checkpoint
 from tests.fakes.translation_server import Failure, FakeTranslationService, serve
 
 NUM_PAIRS = 60
@@ -121,26 +119,9 @@ def test_bundle_and_its_server_give_the_same(evaluate: Evaluate, tiny_out: Path,
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model whose texts vary with the source."""
-    sample = itertools.islice(examples(seed=3), 500)
-    tokenizer = train_tokenizer((text for e in sample for text in (e.source, e.target)), 330)
-    torch.manual_seed(4)
-    config = ModelConfig(
-        vocab_size=tokenizer.vocab_size,
-        d_model=32,
-        d_ff=64,
-        num_heads=4,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        max_source_tokens=70,
-        max_target_tokens=24,
-    )
-    model = Transformer(config).eval()
-    with torch.no_grad():
-        for parameter in model.decoder.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(4)
+    made = make_checkpoint()
     run = tmp_path_factory.mktemp("run")
-    save_checkpoint(run, model, tokenizer, languages=("en", "de"), step=1, training_state={})
+    save_checkpoint(run, made.model, made.tokenizer, languages=("en", "de"), step=1, training_state={})
     return run
 
 

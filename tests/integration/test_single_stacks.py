@@ -16,6 +16,7 @@ from dragoman.model.generated import Example, examples, is_held_out
 from dragoman.model.loss import label_smoothed_loss
 from dragoman.model.masks import padding_mask
 from dragoman.model.optimizer import Optimizers
+from dragoman.model.padding import pad_rows
 from dragoman.model.recipe import TrainConfig
 from dragoman.model.single_stack import DecoderOnly, EncoderOnly
 from dragoman.model.tokenizer import Tokenizer, train_tokenizer
@@ -45,11 +46,7 @@ def tokenizer(corpus: tuple[list[Example], list[Example]]) -> Tokenizer:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor([len(row) for row in rows])
-    ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-    return ids, lengths
+    return pad_rows(rows, 0), torch.tensor([len(row) for row in rows])
 
 
 def batches(data: list[Example], updates: int) -> list[list[Example]]:

@@ -42,7 +42,7 @@ class MultiHeadAttention(nn.Module):
             rotary: Turn queries and keys by their position; for self-attention only.
         """
         super().__init__()
-        self.num_heads, self.head_dim = config.num_heads, config.head_dim
+        self.head_dim = config.head_dim
         self.rotary = rotary
         width, narrow = config.num_heads * config.head_dim, config.key_value_heads * config.head_dim
         self.query = nn.Linear(config.d_model, width, bias=config.bias)

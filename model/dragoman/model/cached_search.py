@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from dragoman.model.attention import KeyValue
+from dragoman.model.limits import default_max_new_tokens
 from dragoman.model.masks import padding_mask
+from dragoman.model.padding import pad_rows
+from dragoman.model.samples import Output
 from dragoman.model.search import generation_bias
+from dragoman.model.tokenizer import Tokenizer
 from dragoman.model.transformer import Transformer, flatten_states, unflatten_states
+from dragoman.model.translate import translate_all
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
 
 
@@ -34,9 +40,7 @@ def greedy_cached(
     """
     device = model.output_weight.device
     lengths = torch.tensor([len(source) for source in sources], device=device)
-    source_ids = torch.full((len(sources), int(lengths.max())), special.pad, device=device)
-    for row, source in enumerate(sources):
-        source_ids[row, : len(source)] = torch.tensor(source, device=device)
+    source_ids = pad_rows(sources, special.pad).to(device)
     cross = model.encode(source_ids, padding_mask(lengths, source_ids.size(1)))
     past = model.initial_state(len(sources), max(max_new_tokens))
     bias = generation_bias(model.config.vocab_size, special).to(device)
@@ -61,3 +65,30 @@ def greedy_cached(
             cross = [KeyValue(*(tensor[rows] for tensor in layer)) for layer in cross]
             past = unflatten_states(model.config, [tensor[rows] for tensor in flatten_states(past)])
     return outputs
+
+
+def translate_texts(
+    model: Transformer, tokenizer: Tokenizer, sources: Sequence[str], *, rows: int, progress: bool = True
+) -> list[Output]:
+    """Translate texts with the default limits on new tokens.
+
+    Args:
+        model: In evaluation mode.
+        tokenizer: The model's.
+        sources: Texts; one that is too long is refused.
+        rows: Texts per batch.
+        progress: Show a progress bar.
+
+    Returns:
+        One output per source, in their order.
+    """
+    config = model.config
+    return translate_all(
+        partial(greedy_cached, model, special=tokenizer.special),
+        tokenizer,
+        sources,
+        max_source_tokens=config.max_source_tokens,
+        max_new_tokens=lambda tokens: default_max_new_tokens(tokens, config.max_target_tokens),
+        rows=rows,
+        progress=progress,
+    )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dragoman.model.augment import augment
 from dragoman.model.errors import TrainingError
+from dragoman.model.padding import pad_rows
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
 from dragoman.model.tokenizer import Tokenizer, run_sampled
@@ -230,10 +231,10 @@ def collate(examples: Sequence[Example], *, pad: int, start: int) -> Batch:
     sources = [example.source for example in examples]
     targets = [example.target for example in examples]
     return Batch(
-        source_ids=_pad(sources, pad),
+        source_ids=pad_rows(sources, pad),
         source_lengths=torch.tensor([len(s) for s in sources]),
-        target_in=_pad([(start, *t[:-1]) for t in targets], pad),
-        target_out=_pad(targets, pad),
+        target_in=pad_rows([(start, *t[:-1]) for t in targets], pad),
+        target_out=pad_rows(targets, pad),
     )
 
 
@@ -252,8 +253,3 @@ def sequential_batches(examples: Sequence[Example], batch_tokens: int) -> Iterat
         batch.append(example)
     if batch:
         yield batch
-
-
-def _pad(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
-    size = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[pad] * (size - len(row))] for row in rows])

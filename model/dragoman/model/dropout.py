@@ -1,6 +1,6 @@
 """Dropout that is cheap on the CPU.
 
-torch draws one number of a Mersenne Twister per element, on one thread: a third of a training step
+torch draws one number of a Mersenne Twister per element, on one thread: a fifth of a training step
 of the default model. Here eight elements share one 64-bit draw. The price is a probability in
 steps of 1/256; the scale is that of the probability used, so the expectation stays exact.
 """

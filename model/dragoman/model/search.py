@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dragoman.model.masks import padding_mask
+from dragoman.model.padding import pad_rows
 from dragoman.model.transformer import Transformer
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
 
@@ -38,9 +39,7 @@ def greedy(
         Token ids per row, without the start token; EOS is included where it was reached.
     """
     lengths = torch.tensor([len(source) for source in sources])
-    source_ids = torch.full((len(sources), int(lengths.max())), special.pad)
-    for row, source in enumerate(sources):
-        source_ids[row, : len(source)] = torch.tensor(source)
+    source_ids = pad_rows(sources, special.pad)
     mask = padding_mask(lengths, source_ids.size(1))
     cross = model.encode(source_ids, mask)
     bias = generation_bias(model.config.vocab_size, special)

@@ -23,8 +23,9 @@ def translate_all(
     max_source_tokens: int,
     max_new_tokens: Callable[[int], int],
     rows: int = DEFAULT_ROWS,
+    progress: bool = True,
 ) -> list[Output]:
-    """Translate texts, the shortest first, behind a progress bar.
+    """Translate texts, the shortest first.
 
     Args:
         search: Runs the model.
@@ -33,6 +34,7 @@ def translate_all(
         max_source_tokens: Longer sources are refused, as the server does; EOS is included.
         max_new_tokens: Limit on target tokens for a number of source tokens, EOS included in both.
         rows: Texts per batch.
+        progress: Show a bar on a terminal.
 
     Returns:
         One output per source, in their order.
@@ -41,7 +43,7 @@ def translate_all(
     encoded = [tokenizer.encode(source) for source in sources]
     outputs = [_without_search(ids, max_source_tokens) for ids in encoded]
     order = sorted((i for i, output in enumerate(outputs) if output is None), key=lambda i: len(encoded[i]))
-    with tqdm(total=len(order), unit="sentence", desc="translate", disable=None) as bar:
+    with tqdm(total=len(order), unit="sentence", desc="translate", disable=None if progress else True) as bar:
         for start in range(0, len(order), rows):
             batch = order[start : start + rows]
             found = search([encoded[i] for i in batch], [max_new_tokens(len(encoded[i])) for i in batch])

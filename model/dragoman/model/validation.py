@@ -8,11 +8,10 @@ from collections.abc import Sequence
 import sacrebleu
 import torch
 
-from dragoman.model.cached_search import greedy_cached
+from dragoman.model.cached_search import translate_texts
 from dragoman.model.data import collate_to, sequential_batches, tokenize_pairs
 from dragoman.model.device import Precision
 from dragoman.model.errors import TrainingError
-from dragoman.model.limits import default_max_new_tokens
 from dragoman.model.loss_module import LossModule
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
@@ -84,11 +83,7 @@ class Validation:
 
 def corpus_chrf(model: Transformer, tokenizer: Tokenizer, pairs: Sequence[Pair]) -> float:
     """Return chrF (0 to 100) of greedy translations of `pairs`; the model is in evaluation mode."""
-    encoded = sorted(((tokenizer.encode(pair.source), pair.target) for pair in pairs), key=lambda item: len(item[0]))
-    texts: list[str] = []
-    for start in range(0, len(encoded), _ROWS):
-        sources = [ids for ids, _ in encoded[start : start + _ROWS]]
-        limits = [default_max_new_tokens(len(ids), model.config.max_target_tokens) for ids in sources]
-        texts += [tokenizer.decode(ids) for ids in greedy_cached(model, sources, limits, tokenizer.special)]
-    score: float = sacrebleu.CHRF().corpus_score(texts, [[target for _, target in encoded]]).score
+    outputs = translate_texts(model, tokenizer, [pair.source for pair in pairs], rows=_ROWS, progress=False)
+    references = [pair.target for pair in pairs]
+    score: float = sacrebleu.CHRF().corpus_score([output.text for output in outputs], [references]).score
     return round(score, 2)

@@ -73,7 +73,7 @@ def _calls(served: Path, word: str) -> int:
 def test_only_wanted_files_are_unpacked(archive: Path, tmp_path: Path) -> None:
     """The wanted files and the copyright note arrive, with the version noted."""
     del archive
-    (package,) = Archive(tmp_path / "work", "de").unpack(["docs"], WANTED)
+    (package,) = Archive(tmp_path / "archive-cache", "de").unpack(["docs"], WANTED)
 
     files = {path.relative_to(package.root).as_posix() for path in package.root.rglob("*") if path.is_file()}
     assert package.version == "1.0"
@@ -83,7 +83,7 @@ def test_only_wanted_files_are_unpacked(archive: Path, tmp_path: Path) -> None:
 def test_second_run_downloads_nothing(archive: Path, tmp_path: Path) -> None:
     """Complete lists and packages in the work folder are used again."""
     for _ in range(2):
-        client = Archive(tmp_path / "work", "de")
+        client = Archive(tmp_path / "archive-cache", "de")
         client.update()
         list(client.unpack(["docs"], WANTED))
 
@@ -93,11 +93,11 @@ def test_second_run_downloads_nothing(archive: Path, tmp_path: Path) -> None:
 
 def test_half_unpacked_package_is_done_again(archive: Path, tmp_path: Path) -> None:
     """What an interrupted run left behind is replaced, not trusted."""
-    left_over = tmp_path / "work/packages/docs.partial/root/usr/c.html"
+    left_over = tmp_path / "archive-cache/packages/docs.partial/root/usr/c.html"
     left_over.parent.mkdir(parents=True)
     left_over.write_text("half", "utf-8")
 
-    (package,) = Archive(tmp_path / "work", "de").unpack(["docs"], WANTED)
+    (package,) = Archive(tmp_path / "archive-cache", "de").unpack(["docs"], WANTED)
 
     assert _calls(archive, "download") == 1
     assert (package.root / "usr/a.html").is_file()
@@ -109,15 +109,15 @@ def test_damaged_package_leaves_no_folder(archive: Path, tmp_path: Path) -> None
     (archive / "docs_1.0_all.deb").write_bytes(b"\x01" * 2000)
 
     with pytest.raises(FetchError, match=r"docs_1\.0_all\.deb"):
-        list(Archive(tmp_path / "work", "de").unpack(["docs"], WANTED))
+        list(Archive(tmp_path / "archive-cache", "de").unpack(["docs"], WANTED))
 
-    assert not (tmp_path / "work/packages/docs").exists()
+    assert not (tmp_path / "archive-cache/packages/docs").exists()
 
 
 def test_descriptions_are_read_per_language(archive: Path, tmp_path: Path) -> None:
     """Index files are found by language, and their digests stand in for versions."""
     del archive
-    client = Archive(tmp_path / "work", "de")
+    client = Archive(tmp_path / "archive-cache", "de")
     client.update()
 
     assert list(client.descriptions("de")) == ["Description-md5: a\nDescription-de: Werkzeug\n"]
@@ -132,9 +132,9 @@ def test_failed_update_says_what_was_tried(archive: Path, tmp_path: Path) -> Non
     (archive / "offline").touch()
 
     with pytest.raises(FetchError, match=r"apt-get update.*no network.*run again"):
-        Archive(tmp_path / "work", "de").update()
+        Archive(tmp_path / "archive-cache", "de").update()
 
-    assert not (tmp_path / "work/lists/de").exists()
+    assert not (tmp_path / "archive-cache/lists/de").exists()
 
 
 def test_update_without_translations_fails(archive: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_update_without_translations_fails(archive: Path, tmp_path: Path) -> Non
     (archive / "de").unlink()
 
     with pytest.raises(FetchError, match="'de'"):
-        Archive(tmp_path / "work", "de").update()
+        Archive(tmp_path / "archive-cache", "de").update()
 
 
 def test_missing_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_missing_tools_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(ToolMissingError, match="apt-get, apt-cache, dpkg-deb"):
-        Archive(tmp_path / "work", "de")
+        Archive(tmp_path / "archive-cache", "de")
 
 
 def test_fetch_reports_needed_packages_that_do_not_exist(archive: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_fetch_reports_needed_packages_that_do_not_exist(archive: Path, tmp_path
     german = target_language("en-de")
 
     with pytest.raises(FetchError, match="lohelp needs libreoffice-help-en-us, libreoffice-help-de"):
-        fetch_debian(tmp_path / "work", german, select_sources(german, ["lohelp"]), no_progress)
+        fetch_debian(tmp_path / "archive-cache", german, select_sources(german, ["lohelp"]), no_progress)
 
 
 def test_fetch_leaves_optional_packages_out(archive: Path, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_fetch_leaves_optional_packages_out(archive: Path, tmp_path: Path) -> No
     for name in names:
         _serve(archive, name, {"./usr/share/man/man1/x.1.gz": "x"})
 
-    fetched = fetch_debian(tmp_path / "work", german, select_sources(german, ["ddtp", "man"]), no_progress)
+    fetched = fetch_debian(tmp_path / "archive-cache", german, select_sources(german, ["ddtp", "man"]), no_progress)
 
     assert fetched.versions["man"] == dict.fromkeys(names, "1.0")
     assert "coreutils" in fetched.left_out["man"]
