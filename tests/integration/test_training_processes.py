@@ -41,6 +41,8 @@ checkpoint_minutes = 0.005
 validate_pairs = 10
 """
 
+STEPS = 800  # enough for several checkpoints, 0.3 s apart, on a fast machine
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -74,8 +76,8 @@ def losses(run: Path) -> list[float]:
 
 def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, data: Path) -> None:
     """Kill -9 twice in mid-training, then to the end: the same weights, bit for bit, dropout included."""
-    finish(command(tmp_path, data, "whole", [], dropout=0.1, steps=150))
-    disturbed = command(tmp_path, data, "parts", [], dropout=0.1, steps=150)
+    finish(command(tmp_path, data, "whole", [], dropout=0.1, steps=STEPS))
+    disturbed = command(tmp_path, data, "parts", [], dropout=0.1, steps=STEPS)
     run = tmp_path / "parts"
     killed_at = []
     for _ in range(2):
@@ -90,7 +92,7 @@ def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, data: Path) -> No
         newest = latest_checkpoint(run)
         assert newest is not None
         killed_at.append(int(newest.name.split("-")[1]))
-    assert 0 < killed_at[0] < killed_at[1] < 150
+    assert 0 < killed_at[0] < killed_at[1] < STEPS
     finish(disturbed)
 
     expected, found = weights(tmp_path / "whole"), weights(run)
