@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from dragoman.cli.main import main
 from dragoman.model.checkpoint import load_checkpoint
@@ -126,3 +127,28 @@ def test_an_unknown_preset_is_named(
     recipe.write_text(RECIPE.replace('"tiny"', '"huge"'))
     assert train(recipe, tmp_path / "run", "--data", data) == 1
     assert "model.preset is 'huge'; choose one of transformer-base" in capsys.readouterr().err
+
+
+def test_a_run_starts_from_the_weights_of_another(recipe: Path, data: Path, tmp_path: Path) -> None:
+    """Fine-tuning: weights and vocabulary are taken over, updates count from zero."""
+    assert train(recipe, tmp_path / "first", "--data", data) == 0
+    recipe.write_text(RECIPE + "learning_rate = 1e-12\n")
+    assert train(recipe, tmp_path / "second", "--data", data, "--start-from", tmp_path / "first") == 0
+
+    first, second = (load_checkpoint(tmp_path / name) for name in ("first", "second"))
+    assert second.step == 3
+    assert second.tokenizer.model == first.tokenizer.model
+    for name, tensor in first.model.state_dict().items():
+        torch.testing.assert_close(second.model.state_dict()[name], tensor, atol=1e-9, rtol=0)
+
+
+def test_a_run_does_not_start_from_another_architecture(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The setting that differs is named; dropout, which has no weights, may differ."""
+    assert train(recipe, tmp_path / "first", "--data", data) == 0
+    recipe.write_text(RECIPE.replace("d_ff = 32", "d_ff = 32\ndropout = 0.3"))
+    assert train(recipe, tmp_path / "second", "--data", data, "--start-from", tmp_path / "first") == 0
+    recipe.write_text(RECIPE.replace("d_ff = 32", "d_ff = 48"))
+    assert train(recipe, tmp_path / "third", "--data", data, "--start-from", tmp_path / "first") == 1
+    assert "d_ff was 32 and is 48. Describe the same model" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ from dragoman.model.transformer import Transformer, count_parameters
 HELP = "train a model on a corpus folder"
 ERRORS: tuple[type[Exception], ...] = (ModelError,)
 _INTERRUPTED = 130
+_DROPOUTS = ("dropout", "attention_dropout", "feed_forward_dropout")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--valid", type=Path, nargs="+", metavar="FILE", help="validation pairs, in the same formats")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is continued")
     parser.add_argument("--restart", action="store_true", help="delete an existing run in --out and begin again")
+    parser.add_argument(
+        "--start-from",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="begin a new run with the weights and the vocabulary of another one (fine-tuning); optimizer, learning "
+        "rate and data begin anew",
+    )
     parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 takes all")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
@@ -93,12 +101,14 @@ def _train(args: argparse.Namespace, recipe: Recipe, device: torch.device, proce
     processes.wait()
     torch.manual_seed(recipe.training.seed)
     folder = latest_checkpoint(args.out)
-    if folder is None:
+    if folder is None and args.start_from is not None:
+        model, tokenizer = _start_from(load_checkpoint(args.start_from), recipe)
+    elif folder is None:
         tokenizer = _train_tokenizer(read(), recipe)
         model = Transformer(recipe.model_config(tokenizer.vocab_size))
     else:
         checkpoint = load_checkpoint(folder)
-        _check_same(checkpoint, recipe)
+        _check_same(checkpoint, recipe, "Restore the recipe, choose another --out, or begin again with --restart")
         model, tokenizer = checkpoint.model, checkpoint.tokenizer
         print(f"continuing {folder}", file=sys.stderr)
     if not processes.leads:
@@ -200,8 +210,23 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
         restore()
 
 
-def _check_same(checkpoint: Checkpoint, recipe: Recipe) -> None:
-    """Refuse to continue a run of another model: what the recipe says would be ignored."""
+def _start_from(checkpoint: Checkpoint, recipe: Recipe) -> tuple[Transformer, Tokenizer]:
+    """Return a model of the recipe with another run's weights, and that run's tokenizer.
+
+    Dropout may be another one, as it has no weights.
+
+    Raises:
+        ConfigError: The recipe describes another architecture.
+    """
+    _check_same(checkpoint, recipe, "Describe the same model in the recipe", ignored=_DROPOUTS)
+    model = Transformer(recipe.model_config(checkpoint.tokenizer.vocab_size))
+    model.load_state_dict(checkpoint.model.state_dict())
+    print(f"starting from {checkpoint.path}", file=sys.stderr)
+    return model, checkpoint.tokenizer
+
+
+def _check_same(checkpoint: Checkpoint, recipe: Recipe, advice: str, *, ignored: Container[str] = ()) -> None:
+    """Refuse a recipe of another model than the checkpoint's: what the recipe says would be ignored."""
     now = {
         **recipe.model_config(checkpoint.tokenizer.vocab_size).to_dict(),
         "source_language": recipe.source_language,
@@ -213,12 +238,11 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe) -> None:
         "source_language": checkpoint.source_language,
         "target_language": checkpoint.target_language,
     }
-    differing = [f"{name} was {then[name]} and is {now[name]}" for name in now if now[name] != then[name]]
+    differing = [
+        f"{name} was {then[name]} and is {now[name]}" for name in now if name not in ignored and now[name] != then[name]
+    ]
     if differing:
-        raise ConfigError(
-            f"{checkpoint.path} was trained with other settings: {'; '.join(differing)}. "
-            "Restore the recipe, choose another --out, or begin again with --restart"
-        )
+        raise ConfigError(f"{checkpoint.path} was trained with other settings: {'; '.join(differing)}. {advice}")
 
 
 def _train_tokenizer(pairs: Iterable[Pair], recipe: Recipe) -> Tokenizer:
