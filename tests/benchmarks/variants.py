@@ -22,7 +22,7 @@ from dragoman.model.data import TrainingData
 from dragoman.model.generated import write_corpus
 from dragoman.model.readers import Pair, read_pairs
 from dragoman.model.recipe import Recipe
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.train import Trainer
 from dragoman.model.transformer import Transformer
 

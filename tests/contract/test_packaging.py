@@ -57,7 +57,7 @@ def test_server_environment_has_no(package: str) -> None:
         ("dragoman.client.commands.translate", {"torch", "onnx", "onnxruntime", "numpy", "sentencepiece"}),
         ("dragoman.cli.main", {"torch", "onnx", "onnxruntime", "numpy", "grpc", "sentencepiece"}),
         ("dragoman.export.bundle", {"torch", "onnx", "onnxruntime", "numpy"}),
-        ("dragoman.model.tokenizer", {"torch", "onnx", "numpy"}),
+        ("dragoman.model.tokenizers", {"torch", "onnx", "numpy"}),
     ],
 )
 def test_import_stays_light(module: str, absent: set[str]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from dragoman.export import bundle
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from tests.e2e.process import BUNDLE, ServerProcess, start_server
 
 NUM_TEXTS = 64
@@ -21,7 +21,7 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.load(BUNDLE / bundle.TOKENIZER)
+    return bundle.load_tokenizer(BUNDLE, bundle.load_manifest(BUNDLE))
 
 
 @pytest.fixture(scope="session")

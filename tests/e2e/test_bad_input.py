@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from dragoman.model.generated import number_example
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.v1 import translation_pb2 as pb
 from tests.e2e.process import WAIT_S, ServerProcess, wait_for
 

@@ -31,6 +31,7 @@ ENDLESS = "and " * 30  # not a sentence: the model repeats itself up to the limi
 NUM_CALLS, NUM_STREAMS = 32, 4
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 GOOD = number_example(42)
+_FILES = (*bundle.GRAPHS, "tokenizer.model")
 ONE_TEXT = pb.TranslateRequest(texts=[GOOD.source])
 
 
@@ -278,7 +279,7 @@ def test_a_taken_http_port_is_an_error(taken_port: int) -> None:
     assert "--http-port" in message
 
 
-@pytest.mark.parametrize("name", bundle.FILES)
+@pytest.mark.parametrize("name", _FILES)
 def test_a_damaged_file_is_named(copied_bundle: Path, name: str) -> None:
     """One flipped bit in any file of the bundle stops the start."""
     content = bytearray((copied_bundle / name).read_bytes())
@@ -298,7 +299,7 @@ def test_a_missing_bundle_is_an_error(tmp_path: Path) -> None:
     assert "nowhere is not a bundle: there is no such folder" in message
 
 
-@pytest.mark.parametrize("name", [bundle.ENCODER, bundle.DECODER, bundle.TOKENIZER])
+@pytest.mark.parametrize("name", _FILES)
 def test_a_file_that_is_whole_but_useless_is_named(copied_bundle: Path, name: str) -> None:
     """Right hashes do not make a graph or a tokenizer; the ports are open by then and no traceback is shown."""
     (copied_bundle / name).write_bytes(b"not what it should be")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from dragoman.model.generated import Example, amount_example, date_example, number_example
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.v1 import translation_pb2 as pb
 from tests.e2e.process import WAIT_S, ServerProcess
 

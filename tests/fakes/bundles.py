@@ -19,7 +19,7 @@ from dragoman.export.quantize import quantize_int8
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.transformer import Transformer
 
 
@@ -75,7 +75,7 @@ def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]
 def plant(folder: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto], None]) -> Path:
     """Copy a bundle with a changed graph and a manifest that matches it."""
     out.mkdir()
-    for name in bundle.FILES:
+    for name in bundle.load_manifest(folder).files:
         (out / name).write_bytes((folder / name).read_bytes())
     model = onnx.load(out / graph)
     change(model)
@@ -89,9 +89,11 @@ def plant(folder: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto
 def quantized(folder: Path, out: Path) -> Path:
     """Make the int8 bundle of an fp32 one, without exporting the model again."""
     out.mkdir()
-    (out / bundle.TOKENIZER).write_bytes((folder / bundle.TOKENIZER).read_bytes())
-    for graph in (bundle.ENCODER, bundle.DECODER):
+    manifest = bundle.load_manifest(folder)
+    for name in manifest.files:
+        (out / name).write_bytes((folder / name).read_bytes())
+    for graph in bundle.GRAPHS:
         quantize_int8(folder / graph, out / graph)
-    hashes = {name: bundle.file_sha256(out / name) for name in bundle.FILES}
-    replace(bundle.load_manifest(folder), precision="int8", devices=("cpu",), sha256=hashes).write(out)
+    hashes = {name: bundle.file_sha256(out / name) for name in manifest.files}
+    replace(manifest, precision="int8", devices=("cpu",), sha256=hashes).write(out)
     return out

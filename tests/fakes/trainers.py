@@ -14,7 +14,7 @@ from dragoman.model.data import TrainingData
 from dragoman.model.generated import examples
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.train import Trainer
 from dragoman.model.transformer import Transformer
 

@@ -12,7 +12,6 @@ import pytest
 from dragoman.export import bundle
 from dragoman.export.bundle import load_manifest
 from dragoman.export.decode import BundleSession
-from dragoman.model.tokenizer import Tokenizer
 from dragoman.server.config import DEFAULT_BUNDLE
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.runtime import OnnxRuntime
@@ -37,7 +36,7 @@ EXPECTED = {
 def expected() -> dict[str, list[int]]:
     """Each sentence alone, through plain session calls without binding or a pool."""
     session = BundleSession(DEFAULT_BUNDLE)
-    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, session.manifest.special)
+    tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, session.manifest)
     return {text: session.greedy([tokenizer.encode(text)], [40])[0] for text in SENTENCES}
 
 
@@ -53,7 +52,7 @@ def test_it_is_what_the_readme_says() -> None:
 def test_input_that_a_corpus_rarely_shows() -> None:
     """One word, capitals, title case, lower case, numbers, links and emoji come out as `behaviour.tsv` expects."""
     session = BundleSession(DEFAULT_BUNDLE)
-    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, session.manifest.special)
+    tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, session.manifest)
     failed: dict[str, list[str]] = {}
     count: Counter[str] = Counter()
     for line in BEHAVIOUR.read_text("utf-8").splitlines():
@@ -72,7 +71,7 @@ def test_input_that_a_corpus_rarely_shows() -> None:
 def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]]) -> None:
     """Rows join and leave a shared pool and every text equals the one alone, to the token."""
     manifest = load_manifest(DEFAULT_BUNDLE)
-    tokenizer = Tokenizer.load(DEFAULT_BUNDLE / bundle.TOKENIZER, manifest.special)
+    tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, manifest)
     runtime = OnnxRuntime(DEFAULT_BUNDLE, manifest, device="cpu", threads=1, encode_tokens=512)
     pool = CachePool(3, manifest.shape, manifest.limits)
     waiting, running = list(SENTENCES), []  # type: list[str], list[str]

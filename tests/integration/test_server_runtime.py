@@ -10,7 +10,7 @@ import pytest
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import kv_cache, runtime
 from dragoman.server.layer_states import Array
 from dragoman.server.request import Row, RowStatus
@@ -28,7 +28,7 @@ def manifest() -> Manifest:
 
 @pytest.fixture(scope="module")
 def tokenizer(manifest: Manifest) -> Tokenizer:
-    return Tokenizer.load(BUNDLE / bundle.TOKENIZER, manifest.special)
+    return bundle.load_tokenizer(BUNDLE, manifest)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pytest
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server.engine import Event
 from dragoman.server.service import CallLimits, Model, TranslationService
 from dragoman.v1 import translation_pb2 as pb
@@ -105,7 +105,7 @@ async def serving(*, loaded: bool) -> AsyncIterator[Service]:
         loop.call_soon_threadsafe(lambda: [event() for event in events])
 
     manifest = replace(bundle.load_manifest(BUNDLE), limits=LIMITS)
-    tokenizer = Tokenizer.load(BUNDLE / bundle.TOKENIZER, manifest.special)
+    tokenizer = bundle.load_tokenizer(BUNDLE, manifest)
     bench = EngineBench(translate=lambda source: source[:-1], deliver=deliver, clock=time.monotonic)
     server = grpc.aio.server()
     with ThreadPoolExecutor(max_workers=2) as threads:

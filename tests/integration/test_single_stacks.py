@@ -19,7 +19,7 @@ from dragoman.model.optimizer import Optimizers
 from dragoman.model.padding import pad_rows
 from dragoman.model.recipe import TrainConfig
 from dragoman.model.single_stack import DecoderOnly, EncoderOnly
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 
 ROWS = 64
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.evaluation.system import System
-from dragoman.export.bundle import TOKENIZER
+from dragoman.export import bundle
 from dragoman.export.decode import BundleSession
 from dragoman.export.errors import BundleError
 from dragoman.model.samples import Output
-from dragoman.model.tokenizer import Tokenizer
 from dragoman.model.translate import translate_all
 
 
@@ -26,7 +25,7 @@ def bundle_system(folder: Path, *, rows: int) -> System:
     """
     try:
         session = BundleSession(folder)
-        tokenizer = Tokenizer.load(folder / TOKENIZER, session.manifest.special)
+        tokenizer = bundle.load_tokenizer(folder, session.manifest)
     except BundleError:
         raise
     except Exception as error:  # ONNX Runtime and SentencePiece raise many types

@@ -33,15 +33,19 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.export.errors import BundleError
+from dragoman.model import tokenizers
+from dragoman.model.languages import Languages
 from dragoman.model.limits import LENGTH_MARGIN, LENGTH_RATIO, default_max_new_tokens
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.vocab import SpecialIds
 
-FORMAT_VERSION = 1
+# 1: one SentencePiece model, one pair of languages. 2: any tokenizer, several languages. What format 1
+# can say is written as format 1, so that older servers go on reading it.
+FORMAT_VERSIONS = (1, 2)
 MANIFEST = "manifest.json"
 ENCODER = "encoder.onnx"
 DECODER = "decoder.onnx"
-TOKENIZER = "tokenizer.model"
-FILES = (ENCODER, DECODER, TOKENIZER)
+GRAPHS = (ENCODER, DECODER)
 
 INPUT_IDS = "input_ids"
 SOURCE_LENGTHS = "source_lengths"
@@ -134,8 +138,8 @@ class Manifest:
 
     Attributes:
         name: Of the model, as callers give it.
-        source_language: BCP-47 tag.
-        target_language: BCP-47 tag.
+        source_language: BCP-47 tag; of a model of several languages, what callers get who name none, or "".
+        target_language: BCP-47 tag, likewise.
         precision: "fp32" or "int8".
         devices: Device kinds the graphs are meant for, "cpu" or "cuda".
         special: Token ids with a meaning.
@@ -145,7 +149,8 @@ class Manifest:
         tools: Versions of what wrote the bundle.
         verification: Numbers of the last verification; empty if there was none.
         sha256: Of each file.
-        format_version: Of this layout.
+        tokenizer: Kind, files and settings as `describe_tokenizer` gives them; empty for SentencePiece.
+        several: Of a model of several languages; None for one pair.
     """
 
     name: str
@@ -160,7 +165,23 @@ class Manifest:
     tools: dict[str, str] = field(default_factory=dict)
     verification: dict[str, Any] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
-    format_version: int = FORMAT_VERSION
+    tokenizer: dict[str, Any] = field(default_factory=dict)
+    several: Languages | None = None
+
+    @property
+    def format_version(self) -> int:
+        """The oldest format that can say all this."""
+        return 2 if self.tokenizer or self.several is not None or self.special.suppressed else 1
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of all files besides the manifest."""
+        return (*GRAPHS, *tokenizers.tokenizer_file_names(self.tokenizer))
+
+    @property
+    def languages(self) -> Languages:
+        """All languages, also of a model of one pair."""
+        return self.several or Languages.pair(self.source_language, self.target_language)
 
     @property
     def version(self) -> str:
@@ -170,7 +191,10 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write manifest.json into `folder`."""
-        content = asdict(self)
+        content = {**asdict(self), "special": self.special.to_dict(), "format_version": self.format_version}
+        content["several"] = self.several.to_dict() if self.several is not None else None
+        if self.format_version == 1:
+            del content["tokenizer"], content["several"]
         if self.shape.decoder_layer == SELF_ATTENTION:
             # Servers from before there were two kinds refuse fields that they do not know.
             del content["shape"]["decoder_layer"], content["shape"]["cell_width"]
@@ -180,7 +204,11 @@ class Manifest:
 def is_bundle(folder: Path) -> bool:
     """Whether a folder holds a bundle and nothing besides, so that replacing it loses nothing else."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return {ENCODER, DECODER} <= names <= {MANIFEST, *FILES}
+    try:
+        listed = set(json.loads((folder / MANIFEST).read_text("utf-8"))["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        listed = {*GRAPHS, *tokenizers.tokenizer_file_names({})}
+    return set(GRAPHS) <= names <= {MANIFEST, *listed}
 
 
 def file_sha256(path: Path) -> str:
@@ -204,14 +232,17 @@ def load_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError) as error:
         raise BundleError(f"{folder} is not a bundle: cannot read {MANIFEST}: {error}") from error
     found = content.get("format_version") if isinstance(content, dict) else None
-    if found != FORMAT_VERSION:
-        raise BundleError(f"{folder} has bundle format {found}; this version reads {FORMAT_VERSION}. Export it again")
+    if found not in FORMAT_VERSIONS:
+        raise BundleError(
+            f"{folder} has bundle format {found}; this version reads {', '.join(map(str, FORMAT_VERSIONS))}. "
+            "Use the version of Dragoman that wrote it or a newer one, or export it again with this one"
+        )
     try:
         manifest = _manifest_from(content)
     except (KeyError, TypeError, ValueError) as error:
         raise BundleError(f"{folder / MANIFEST} lacks or misspells a field: {error}") from error
     problems = []
-    for name in FILES:
+    for name in manifest.files:
         path = folder / name
         if not path.is_file():
             problems.append(f"{name} is missing")
@@ -220,6 +251,24 @@ def load_manifest(folder: Path) -> Manifest:
     if problems:
         raise BundleError(f"{folder}: {'; '.join(problems)}")
     return manifest
+
+
+def load_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
+    """Load the tokenizer of a bundle whose manifest was read.
+
+    Raises:
+        BundleError: It is none, or belongs to another model.
+    """
+    try:
+        tokenizer = tokenizers.load_tokenizer(folder, manifest.tokenizer, manifest.special)
+    except ValueError as error:
+        raise BundleError(str(error)) from error
+    if tokenizer.vocab_size != manifest.shape.vocab_size:
+        raise BundleError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the graphs {manifest.shape.vocab_size}; "
+            "the bundle is put together from different models, export it again"
+        )
+    return tokenizer
 
 
 def _manifest_from(content: dict[str, Any]) -> Manifest:
@@ -232,5 +281,6 @@ def _manifest_from(content: dict[str, Any]) -> Manifest:
             "special": SpecialIds.from_dict(content["special"]),
             "limits": Limits(**content["limits"]),
             "shape": Shape(**content["shape"]),
+            "several": Languages.from_dict(content["several"]) if content.get("several") else None,
         }
     )

@@ -171,7 +171,8 @@ def _logit_difference(session: BundleSession, checkpoint: Checkpoint, generator:
     longest = config.max_source_tokens
     worst = 0.0
     for batch, length in itertools.product(BATCHES, sorted({*(n for n in LENGTHS if n < longest), longest})):
-        sources = [_random_ids(generator, config.vocab_size, max(1, length - row), special.eos) for row in range(batch)]
+        size = config.source_vocab_size or config.vocab_size
+        sources = [_random_ids(generator, size, max(1, length - row), special.eos) for row in range(batch)]
         size = min(TARGET_LENGTH, config.max_target_tokens)
         targets = torch.tensor(
             [[special.start, *_random_ids(generator, config.vocab_size, size, special.eos)[:-1]] for _ in sources]
@@ -209,7 +210,8 @@ def _sources(
     checkpoint: Checkpoint, limits: Limits, pairs: Sequence[Pair] | None, sentences: int, generator: random.Random
 ) -> tuple[list[list[int]], list[str]]:
     if pairs is None:
-        special, size = checkpoint.tokenizer.special, checkpoint.model.config.vocab_size
+        config, special = checkpoint.model.config, checkpoint.tokenizer.special
+        size = config.source_vocab_size or config.vocab_size
         top = min(60, limits.max_source_tokens)
         return [_random_ids(generator, size, generator.randint(1, top), special.eos) for _ in range(sentences)], []
     encoded = [(checkpoint.tokenizer.encode(pair.source), pair.target) for pair in pairs]

@@ -16,7 +16,7 @@ from dragoman.export.errors import ExportError
 from dragoman.export.quantize import quantize_int8
 from dragoman.export.to_onnx import export_decoder, export_encoder, shape_of
 from dragoman.model.checkpoint import Checkpoint
-from dragoman.model.config import ModelConfig
+from dragoman.model.tokenizers import describe_tokenizer
 
 Precision = Literal["fp32", "int8"]
 # Integer products have kernels on the CPU only.
@@ -44,10 +44,9 @@ def write_bundle(
         The manifest written.
 
     Raises:
-        ExportError: No bundle can hold the model, `out` is in the way, or verification failed. Nothing is
+        ExportError: `out` is in the way, or verification failed. Nothing is
             left behind.
     """
-    _require_exportable(checkpoint.model.config)
     out = out.resolve()
     if out.exists() and not bundle.is_bundle(out):
         raise ExportError(f"{out} exists and is not a bundle; choose another --out or remove it")
@@ -56,7 +55,8 @@ def write_bundle(
         folder = Path(scratch) / out.name
         folder.mkdir()
         _write_graphs(checkpoint, folder, Path(scratch), precision)
-        (folder / bundle.TOKENIZER).write_bytes(checkpoint.tokenizer.model)
+        for file, content in checkpoint.tokenizer.files().items():
+            (folder / file).write_bytes(content)
         manifest = _manifest(checkpoint, folder, name, precision)
         manifest.write(folder)
         if verify is not None:
@@ -66,14 +66,6 @@ def write_bundle(
             os.replace(out, Path(scratch) / "replaced")
         os.replace(folder, out)
     return manifest
-
-
-def _require_exportable(config: ModelConfig) -> None:
-    if config.source_vocab_size not in (0, config.vocab_size):
-        raise ExportError(
-            f"the model reads {config.source_vocab_size} source tokens and writes {config.vocab_size} target tokens; "
-            "a bundle has one tokenizer for both, so this version cannot export it yet. Train with a shared vocabulary"
-        )
 
 
 def _write_graphs(checkpoint: Checkpoint, folder: Path, scratch: Path, precision: Precision) -> None:
@@ -98,5 +90,7 @@ def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precis
         shape=shape_of(config),
         model={**config.to_dict(), "steps": checkpoint.step},
         tools={package: version(package) for package in ("dragoman", "torch", "onnx", "onnxruntime")},
-        sha256={file: bundle.file_sha256(folder / file) for file in bundle.FILES},
+        sha256={file: bundle.file_sha256(folder / file) for file in (*bundle.GRAPHS, *checkpoint.tokenizer.files())},
+        tokenizer=describe_tokenizer(checkpoint.tokenizer),
+        several=checkpoint.languages,
     )

@@ -41,12 +41,18 @@ def average_checkpoints(folders: Sequence[Path], out: Path) -> Path:
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(sums[name] / len(folders))
-    languages = (first.source_language, first.target_language)
-    return save_checkpoint(out, first.model, first.tokenizer, languages=languages, step=newest.step)
+    return save_checkpoint(
+        out,
+        first.model,
+        first.tokenizer,
+        languages=(first.source_language, first.target_language),
+        step=newest.step,
+        several=first.languages,
+    )
 
 
 def _check_same(one: Checkpoint, other: Checkpoint) -> None:
-    if one.model.config != other.model.config or one.tokenizer.model != other.tokenizer.model:
+    if one.model.config != other.model.config or one.tokenizer.files() != other.tokenizer.files():
         raise CheckpointError(
             f"{one.path} and {other.path} do not belong together: their configuration or their tokenizer differs"
         )

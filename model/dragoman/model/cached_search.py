@@ -14,7 +14,7 @@ from dragoman.model.masks import padding_mask
 from dragoman.model.padding import pad_rows
 from dragoman.model.samples import Output
 from dragoman.model.search import generation_bias
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer, flatten_states, unflatten_states
 from dragoman.model.translate import translate_all
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds

@@ -20,8 +20,10 @@ import torch
 
 from dragoman.model.config import ModelConfig
 from dragoman.model.errors import CheckpointError
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.languages import Languages
+from dragoman.model.tokenizers import Tokenizer, describe_tokenizer, load_tokenizer
 from dragoman.model.transformer import Transformer
+from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
 
 FORMAT_VERSION = 1
 LOG = "log.jsonl"
@@ -36,9 +38,10 @@ class Checkpoint:
         path: Its folder.
         model: In evaluation mode.
         tokenizer: The one it was trained with.
-        source_language: BCP-47 tag.
-        target_language: BCP-47 tag.
+        source_language: BCP-47 tag; of a model of several languages, what callers get who name none, or "".
+        target_language: BCP-47 tag, likewise.
         step: Updates done.
+        languages: Of a model of several languages; None for one pair.
     """
 
     path: Path
@@ -47,6 +50,7 @@ class Checkpoint:
     source_language: str
     target_language: str
     step: int
+    languages: Languages | None = None
 
 
 def save_checkpoint(
@@ -59,6 +63,7 @@ def save_checkpoint(
     training_state: dict[str, Any] | None = None,
     keep: int = 1,
     best: bool = True,
+    several: Languages | None = None,
 ) -> Path:
     """Write `run/checkpoint-<step>` and delete older ones; a step that is saved already is left alone.
 
@@ -71,6 +76,7 @@ def save_checkpoint(
         training_state: What a resumed run needs besides the weights; None for one that is not trained on.
         keep: How many of the newest stay.
         best: This one is the best of the run so far, by its validation score: it stays until there is a better one.
+        several: Of a model of several languages.
 
     Returns:
         The folder.
@@ -90,13 +96,18 @@ def save_checkpoint(
         "step": step,
         "best": best,
     }
+    if description := describe_tokenizer(tokenizer):
+        meta |= {"tokenizer": description, "special": tokenizer.special.to_dict()}
+    if several is not None:
+        meta["languages"] = several.to_dict()
     try:
         for stale in run.glob(f".{_PREFIX}*.partial"):
             shutil.rmtree(stale, ignore_errors=True)
         temporary.mkdir(parents=True)
         weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         safetensors.torch.save_file(weights, temporary / "model.safetensors")
-        (temporary / "tokenizer.model").write_bytes(tokenizer.model)
+        for name, content in tokenizer.files().items():
+            (temporary / name).write_bytes(content)
         (temporary / "config.json").write_text(json.dumps(meta, indent=2) + "\n", "utf-8")
         if training_state is not None:
             torch.save(training_state, temporary / "training.pt")
@@ -165,13 +176,17 @@ def load_checkpoint(path: Path) -> Checkpoint:
             )
         model = Transformer(ModelConfig.from_dict(meta["model"]))
         weights = safetensors.torch.load_file(folder / "model.safetensors")
-        tokenizer = Tokenizer.load(folder / "tokenizer.model")
+        special = SpecialIds.from_dict(meta["special"]) if "special" in meta else SPECIAL_IDS
+        tokenizer = load_tokenizer(folder, meta.get("tokenizer", {}), special)
+        languages = Languages.from_dict(meta["languages"]) if "languages" in meta else None
     except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
     missing, surplus = model.load_state_dict(weights, strict=False)
     if missing or surplus:
         raise CheckpointError(f"{folder}: missing tensors {missing}, surplus tensors {surplus}")
-    return Checkpoint(folder, model.eval(), tokenizer, meta["source_language"], meta["target_language"], meta["step"])
+    return Checkpoint(
+        folder, model.eval(), tokenizer, meta["source_language"], meta["target_language"], meta["step"], languages
+    )
 
 
 def load_training_state(folder: Path) -> dict[str, Any]:

@@ -6,16 +6,17 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from dragoman.model.augment import augment
-from dragoman.model.errors import TrainingError
+from dragoman.model.errors import ConfigError, TrainingError
 from dragoman.model.padding import pad_rows
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
-from dragoman.model.tokenizer import Tokenizer, run_sampled
+from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer, run_sampled
 from dragoman.model.vocab import SpecialIds
 
 
@@ -54,14 +55,17 @@ class Batch:
 
 
 def tokenize_pairs(pairs: Iterable[Pair], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0) -> list[Example]:
-    """Tokenize both sides of each pair."""
-    return [
-        Example(
-            tuple(tokenizer.encode(pair.source, dropout=bpe_dropout)),
-            tuple(tokenizer.encode(pair.target, dropout=bpe_dropout)),
-        )
-        for pair in pairs
-    ]
+    """Tokenize both sides of each pair.
+
+    Raises:
+        ConfigError: There shall be BPE dropout, and the tokenizer has no such thing.
+    """
+    if not bpe_dropout:
+        return [Example(tuple(tokenizer.encode(p.source)), tuple(tokenizer.encode_target(p.target))) for p in pairs]
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        raise ConfigError(f"a tokenizer of kind {tokenizer.kind!r} has no BPE dropout; set bpe_dropout = 0")
+    encode = partial(tokenizer.encode, dropout=bpe_dropout)
+    return [Example(tuple(encode(p.source)), tuple(encode(p.target))) for p in pairs]
 
 
 @dataclass(slots=True)

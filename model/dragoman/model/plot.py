@@ -75,7 +75,7 @@ def cross_attention(checkpoint: Checkpoint, source: str, target: str) -> tuple[l
         over its heads; row t is the step that predicts piece t.
     """
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    source_ids, target_ids = tokenizer.encode(source), tokenizer.encode(target)
+    source_ids, target_ids = tokenizer.encode(source), tokenizer.encode_target(target)
     mask = padding_mask(torch.tensor([len(source_ids)]), len(source_ids))
     cross = model.encode(torch.tensor([source_ids]), mask)
     seen: list[Tensor] = []

@@ -32,7 +32,7 @@ from dragoman.model.progress import Meter, Progress
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import Stage, TrainConfig
 from dragoman.model.schedule import learning_rate
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.model.validation import Validation
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tqdm import tqdm
 
 from dragoman.model.samples import Ending, Output
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 
 DEFAULT_ROWS = 32
 

@@ -15,7 +15,7 @@ from dragoman.model.errors import TrainingError
 from dragoman.model.loss_module import LossModule
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
 
 _ROWS = 64

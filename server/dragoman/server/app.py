@@ -22,7 +22,6 @@ from grpc_reflection.v1alpha import reflection
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.export.errors import BundleError
-from dragoman.model.tokenizer import Tokenizer
 from dragoman.server.config import ServerConfig
 from dragoman.server.cpus import available_cpus
 from dragoman.server.engine import Engine, Event
@@ -168,14 +167,9 @@ class Server:
         folder = Path(config.model)
         threads = config.threads or available_cpus()
         try:
-            tokenizer = Tokenizer.load(folder / bundle.TOKENIZER, manifest.special)
-        except RuntimeError as error:
-            raise StartupError(f"{folder / bundle.TOKENIZER} is not a tokenizer: {str(error).strip()}") from error
-        if tokenizer.vocab_size != manifest.shape.vocab_size:
-            raise StartupError(
-                f"{folder}: the tokenizer has {tokenizer.vocab_size} pieces, the graphs {manifest.shape.vocab_size}; "
-                "the bundle is put together from different models, export it again"
-            )
+            tokenizer = bundle.load_tokenizer(folder, manifest)
+        except BundleError as error:
+            raise StartupError(str(error)) from error
         try:
             runtime = OnnxRuntime(
                 folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens

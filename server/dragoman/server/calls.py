@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from dragoman.model.tokenizer import Detokenizer, Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server.errors import CallError, DeadlineExceeded, EngineFault, NotServing
 from dragoman.server.request import Row, RowStatus, Times
 from dragoman.server.validate import Source
@@ -50,7 +50,7 @@ class Pieces:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Start a new text."""
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = tokenizer.detokenizer()
         self._queue: asyncio.Queue[str | Row] = asyncio.Queue()
 
     def token(self, token: int) -> None:
@@ -121,7 +121,7 @@ def timings(started: float, tokenized: float, ended: float, rows: Sequence[Row])
 
 def new_row(source: Source, listener: Gather | Pieces, now: float, deadline: float | None) -> Row:
     """Return a row ready to be submitted."""
-    return Row(source.ids, source.max_new_tokens, listener, Times(submitted=now), deadline)
+    return Row(source.ids, source.max_new_tokens, listener, Times(submitted=now), deadline, source.first_target)
 
 
 def _between(start: float | None, end: float | None) -> int:

@@ -198,7 +198,8 @@ class Engine:
         cross = self._runtime.encode([row.source for row in rows])
         lengths = [len(row.source) for row in rows]
         self._pool_in_doubt = True
-        self._pool.admit(cross, lengths, [row.max_new_tokens for row in rows], self._special.start)
+        limits = [row.max_new_tokens + len(row.first_target) for row in rows]
+        self._pool.admit(cross, lengths, limits, self._special.start)
         end = self._clock()
         for row in rows:
             row.times.encode_end = end
@@ -215,11 +216,11 @@ class Engine:
         self._pool_in_doubt = True
         self._pool.reserve()
         next_ids = self._runtime.step(self._pool)
-        self._pool.append(next_ids)
         live = len(rows)
-        verdict = search.greedy(
-            next_ids, self._pool.cache_lengths[:live], self._pool.max_new_tokens[:live], self._special
-        )
+        forced = search.forced([row.first_target for row in rows], self._pool.cache_lengths[:live])
+        generated = self._pool.cache_lengths[:live] + 1
+        verdict = search.greedy(next_ids, generated, self._pool.max_new_tokens[:live], self._special, forced)
+        self._pool.append(verdict.tokens)
         now = self._clock()
         self._metrics.step_duration.observe(now - start)
         self._metrics.step_rows.observe(live)

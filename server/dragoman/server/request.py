@@ -57,11 +57,12 @@ class Row:
     """A text to translate, and what became of it.
 
     Attributes:
-        source: Token ids, EOS last.
-        max_new_tokens: At most this many target tokens, EOS included.
+        source: Token ids with EOS and what names the languages.
+        max_new_tokens: At most this many target tokens, EOS included, those of `first_target` not.
         listener: Gets the events.
         times: When things happened.
         deadline: Monotonic seconds; None means no deadline.
+        first_target: Tokens that the target begins with; they are no part of the text.
         cancelled: Set by any thread when the caller has gone; the engine looks once per iteration,
             before it encodes and steps.
         status: Written by the engine only.
@@ -74,6 +75,7 @@ class Row:
     listener: Listener
     times: Times
     deadline: float | None = None
+    first_target: Sequence[int] = ()
     cancelled: bool = False
     status: RowStatus = RowStatus.WAITING
     output: list[int] = field(default_factory=list)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import logging
 import time
 import uuid
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import grpc
 
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import calls, validate
 from dragoman.server.engine import Engine
 from dragoman.server.errors import CallError, EngineFault, NotServing, to_status
@@ -27,6 +28,9 @@ from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
 logger = logging.getLogger(__name__)
+
+# A model of 200 languages has 40,000 pairs, too many for one answer.
+_MOST_PAIRS = 1000
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -136,9 +140,9 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         model = self._accepting()
         validate.check_model(request.model, model.manifest)
         validate.check_texts(request.texts, self._limits.max_texts)
-        _check_common(request, model.manifest)
+        languages = _languages(request, model.manifest)
         fields = [f"texts[{i}]" for i in range(len(request.texts))]
-        sources = await self._tokenize(model, request.texts, fields, request.options)
+        sources = await self._tokenize(model, request.texts, fields, request.options, languages)
         tokenized = self._clock()
         gather = calls.Gather(sum(bool(source.ids) for source in sources))
         deadline = _deadline(context, tokenized)
@@ -159,8 +163,8 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         started = self._clock()
         model = self._accepting()
         validate.check_model(request.model, model.manifest)
-        _check_common(request, model.manifest)
-        [source] = await self._tokenize(model, [request.text], ["text"], request.options)
+        languages = _languages(request, model.manifest)
+        [source] = await self._tokenize(model, [request.text], ["text"], request.options, languages)
         tokenized = self._clock()
         end = pb.StreamEnd(
             finish_reason=pb.FINISH_REASON_EOS, source_tokens=source.tokens, model=model.manifest.name, id=request.id
@@ -194,12 +198,17 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
             raise
 
     async def _tokenize(
-        self, model: Model, texts: Sequence[str], fields: Sequence[str], options: pb.DecodingOptions
+        self,
+        model: Model,
+        texts: Sequence[str],
+        fields: Sequence[str],
+        options: pb.DecodingOptions,
+        languages: tuple[str, str],
     ) -> list[Source]:
         start = self._clock()
         loop = asyncio.get_running_loop()
         sources = await loop.run_in_executor(
-            self._tokenizers, validate.tokenize, texts, fields, options, model.tokenizer, model.manifest
+            self._tokenizers, validate.tokenize, texts, fields, options, model.tokenizer, model.manifest, languages
         )
         self._metrics.tokenize_duration.observe(self._clock() - start)
         return sources
@@ -216,11 +225,11 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
 
     def _describe(self, model: Model) -> pb.Model:
         manifest = model.manifest
-        pair = pb.LanguagePair(source_language=manifest.source_language, target_language=manifest.target_language)
+        pairs = itertools.islice(manifest.languages.pairs(), _MOST_PAIRS)
         return pb.Model(
             name=manifest.name,
             version=manifest.version,
-            language_pairs=[pair],
+            language_pairs=[pb.LanguagePair(source_language=one, target_language=other) for one, other in pairs],
             limits=pb.Limits(
                 max_texts=self._limits.max_texts,
                 max_source_tokens=manifest.limits.max_source_tokens - 1,
@@ -269,9 +278,10 @@ class _Call:
     code: grpc.StatusCode = grpc.StatusCode.OK
 
 
-def _check_common(request: pb.TranslateRequest | pb.StreamTranslateRequest, manifest: Manifest) -> None:
-    validate.check_languages(request.source_language, request.target_language, manifest)
+def _languages(request: pb.TranslateRequest | pb.StreamTranslateRequest, manifest: Manifest) -> tuple[str, str]:
+    languages = validate.choose_languages(request.source_language, request.target_language, manifest)
     validate.check_mime_type(request.mime_type)
+    return languages
 
 
 def _deadline(context: Context, now: float) -> float | None:

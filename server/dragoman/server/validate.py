@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server.errors import InvalidArgument, ModelNotFound
 from dragoman.v1 import translation_pb2 as pb
 
 PLAIN_TEXT = "text/plain"
 _SHOWN = 40
+_SHOWN_LANGUAGES = 12
 # Control and format characters, spaces and separators. Not str.isprintable: it is false for private
 # use and for characters newer than this Python, which are text.
 _BLANK = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
@@ -20,15 +21,19 @@ _BLANK = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text's tokens; `ids` is empty for a blank text, which is never sent to the engine."""
+    """A text ready for the engine.
+
+    Attributes:
+        ids: Its tokens and those that name the languages; empty for a blank text, which is never sent on.
+        max_new_tokens: Limit on new target tokens.
+        tokens: As reported to callers: neither EOS nor language tokens are counted.
+        first_target: Tokens that the target begins with.
+    """
 
     ids: Sequence[int]
     max_new_tokens: int
-
-    @property
-    def tokens(self) -> int:
-        """Source tokens as reported to callers: EOS is not counted."""
-        return max(0, len(self.ids) - 1)
+    tokens: int
+    first_target: Sequence[int] = ()
 
 
 def check_model(name: str, manifest: Manifest) -> None:
@@ -41,21 +46,35 @@ def check_model(name: str, manifest: Manifest) -> None:
         raise ModelNotFound(f"model {_show(name)} is not loaded; this server has {manifest.name!r}")
 
 
-def check_languages(source: str, target: str, manifest: Manifest) -> None:
-    """Refuse a language pair the model was not made for. Empty means the model's own.
+def choose_languages(source: str, target: str, manifest: Manifest) -> tuple[str, str]:
+    """Return the model's own tags for a language pair. Empty means the model's default.
 
     "en-GB" is accepted by a model for "en", but not the other way round.
+
+    Raises:
+        InvalidArgument: The model was not made for a language, or has several and none was chosen.
     """
-    offered = (manifest.source_language, manifest.target_language)
-    for field, given, own in (
-        ("source_language", source, offered[0]),
-        ("target_language", target, offered[1]),
-    ):
-        if given and not (given.lower() == own.lower() or given.lower().startswith(own.lower() + "-")):
-            raise InvalidArgument(
-                field,
-                f"{_show(given)} is not supported; model {manifest.name!r} translates {offered[0]!r} to {offered[1]!r}",
-            )
+    languages = manifest.languages
+    return (
+        _choose("source_language", source, manifest.source_language, languages.sources, manifest.name),
+        _choose("target_language", target, manifest.target_language, languages.targets, manifest.name),
+    )
+
+
+def _choose(field: str, given: str, default: str, offered: Collection[str], model: str) -> str:
+    if not given and default:
+        return default
+    own = {tag.lower(): tag for tag in offered}
+    wanted = given.lower()
+    while wanted and wanted not in own:
+        wanted = wanted.rpartition("-")[0]
+    if wanted:
+        return own[wanted]
+    listing = ", ".join(map(repr, sorted(offered)[:_SHOWN_LANGUAGES]))
+    if len(offered) > _SHOWN_LANGUAGES:
+        listing += f" and {len(offered) - _SHOWN_LANGUAGES} more"
+    problem = f"{_show(given)} is not supported" if given else "is empty, and the model has no default"
+    raise InvalidArgument(field, f"{problem}; model {model!r} has {listing}")
 
 
 def check_mime_type(mime_type: str) -> None:
@@ -73,7 +92,12 @@ def check_texts(texts: Sequence[str], max_texts: int) -> None:
 
 
 def tokenize(
-    texts: Sequence[str], fields: Sequence[str], options: pb.DecodingOptions, tokenizer: Tokenizer, manifest: Manifest
+    texts: Sequence[str],
+    fields: Sequence[str],
+    options: pb.DecodingOptions,
+    tokenizer: Tokenizer,
+    manifest: Manifest,
+    languages: tuple[str, str],
 ) -> list[Source]:
     """Return the tokens of each text.
 
@@ -83,29 +107,35 @@ def tokenize(
         options: Of the call.
         tokenizer: Of the bundle.
         manifest: Of the bundle.
+        languages: What `choose_languages` returned.
 
     Raises:
         InvalidArgument: A text is too long, or an option is out of range.
     """
     limits = manifest.limits
+    first = manifest.languages.first_target(languages[1])
+    room = limits.max_target_tokens - len(first)
     asked = options.max_new_tokens
-    if asked > limits.max_target_tokens:
+    if asked > room:
         raise InvalidArgument(
-            "options.max_new_tokens",
-            f"{asked} is more than the model's {limits.max_target_tokens}; ask for less, or 0 for the default",
+            "options.max_new_tokens", f"{asked} is more than the model's {room}; ask for less, or 0 for the default"
         )
     sources = []
     for text, field in zip(texts, fields, strict=True):
         ids = [] if is_blank(text) else tokenizer.encode(text)
-        if len(ids) == 1:
-            ids = []  # nothing but EOS: only characters that the tokenizer drops
-        if len(ids) > limits.max_source_tokens:
+        tokens = max(0, len(ids) - 1)
+        if not tokens:
+            sources.append(Source((), room, 0))  # blank, or nothing but characters that the tokenizer drops
+            continue
+        framed = manifest.languages.frame(ids, *languages)
+        if len(framed) > limits.max_source_tokens:
             raise InvalidArgument(
                 field,
-                f"{len(ids) - 1} tokens, the limit is {limits.max_source_tokens - 1}; "
+                f"{tokens} tokens, the limit is {limits.max_source_tokens - 1 - len(framed) + len(ids)}; "
                 "split the text, for example at sentences",
             )
-        sources.append(Source(ids, asked or limits.default_max_new_tokens(len(ids))))
+        limit = asked or min(room, limits.default_max_new_tokens(len(ids)))
+        sources.append(Source(framed, limit, tokens, first))
     return sources
 
 

@@ -12,6 +12,7 @@ import pytest
 from dragoman.export import bundle
 from dragoman.export.bundle import Limits, Shape, load_manifest
 from dragoman.export.errors import BundleError
+from dragoman.model.tokenizers import SentencePieceTokenizer
 
 TINY = Path(__file__).parents[2] / "data" / "tiny-v1"
 
@@ -50,8 +51,9 @@ def test_version_follows_the_content(copy: Path) -> None:
     edit(copy, name="other")
     assert load_manifest(copy).version == before
 
-    (copy / bundle.TOKENIZER).write_bytes(b"other")
-    edit(copy, sha256={**load_hashes(copy), bundle.TOKENIZER: bundle.file_sha256(copy / bundle.TOKENIZER)})
+    (copy / SentencePieceTokenizer.FILE).write_bytes(b"other")
+    name = SentencePieceTokenizer.FILE
+    edit(copy, sha256={**load_hashes(copy), name: bundle.file_sha256(copy / name)})
     assert load_manifest(copy).version != before
 
 
@@ -60,7 +62,7 @@ def load_hashes(folder: Path) -> dict[str, str]:
     return hashes
 
 
-@pytest.mark.parametrize("name", bundle.FILES)
+@pytest.mark.parametrize("name", [*bundle.GRAPHS, SentencePieceTokenizer.FILE])
 def test_damaged_file_is_named(copy: Path, name: str) -> None:
     """One flipped byte is enough."""
     data = bytearray((copy / name).read_bytes())

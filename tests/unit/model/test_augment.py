@@ -18,14 +18,14 @@ from dragoman.model.errors import ConfigError, TrainingError
 from dragoman.model.generated import examples
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import Augmentation, TrainConfig
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer, train_tokenizer
 
 PAIR = Pair("Open the file on page 12 of GNOME's guide.", "Öffnen Sie die Datei auf Seite 12 der Anleitung.", "help")
 PAIRS = [Pair(e.source, e.target, e.kind) for e in itertools.islice(examples(seed=3), 300)]
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer() -> SentencePieceTokenizer:
     return train_tokenizer((text for pair in PAIRS for text in (pair.source, pair.target)), 330)
 
 
@@ -137,7 +137,7 @@ def test_streamed_data_is_complete(tokenizer: Tokenizer, shuffle: int) -> None:
     assert found != batches(tokenizer, config, epoch=1)
 
 
-def test_a_streamed_corpus_is_not_held_in_memory(tokenizer: Tokenizer) -> None:
+def test_a_streamed_corpus_is_not_held_in_memory(tokenizer: SentencePieceTokenizer) -> None:
     """Over a whole epoch one chunk of pairs is alive, and the one behind it."""
 
     class Counted(str):
@@ -159,7 +159,7 @@ def test_a_streamed_corpus_is_not_held_in_memory(tokenizer: Tokenizer) -> None:
     assert 50 <= most <= 52
 
 
-def test_a_share_of_an_origin_that_is_not_there_is_an_error(tokenizer: Tokenizer) -> None:
+def test_a_share_of_an_origin_that_is_not_there_is_an_error(tokenizer: SentencePieceTokenizer) -> None:
     """A misspelt origin would silently be taken whole."""
     with pytest.raises(TrainingError, match=r"names \['dates'\].*'amount', 'date', 'number'"):
         batches(tokenizer, TrainConfig(max_steps=1, origin_shares={"dates": 0.5}))
@@ -178,7 +178,7 @@ def test_a_position_is_where_the_rest_begins(tokenizer: Tokenizer, shuffle: int)
         assert rest == [entry for entry in everything if entry[:2] >= (chunk, batch)]
 
 
-def test_an_origin_can_be_taken_in_part(tokenizer: Tokenizer) -> None:
+def test_an_origin_can_be_taken_in_part(tokenizer: SentencePieceTokenizer) -> None:
     """A share of one origin, drawn anew in each epoch; the others whole."""
     config = TrainConfig(batch_tokens=200, max_steps=1, origin_shares={"date": 0.5})
     dates = {tuple(tokenizer.encode(pair.source)) for pair in PAIRS if pair.origin == "date"}
@@ -191,7 +191,7 @@ def test_an_origin_can_be_taken_in_part(tokenizer: Tokenizer) -> None:
     assert taken[0] != taken[1]
 
 
-def test_bpe_dropout_splits_words_in_other_ways(tokenizer: Tokenizer) -> None:
+def test_bpe_dropout_splits_words_in_other_ways(tokenizer: SentencePieceTokenizer) -> None:
     """The text stays the same."""
     text = PAIRS[0].source
     found = {tuple(tokenizer.encode(text, dropout=0.5)) for _ in range(20)}

@@ -13,7 +13,7 @@ from dragoman.model.average import average_checkpoints
 from dragoman.model.checkpoint import checkpoints, load_checkpoint, load_training_state, save_checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.errors import CheckpointError
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.transformer import Transformer
 
 SIZES: dict[str, Any] = {"d_ff": 16, "num_heads": 2, "num_encoder_layers": 1, "num_decoder_layers": 1}

@@ -18,7 +18,7 @@ from dragoman.model.quality import find_faults, is_looping, is_untranslated, loo
 from dragoman.model.samples import Ending, Output, Sample
 from dragoman.model.scores import corpus_scores
 from dragoman.model.search import greedy
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.model.translate import translate_all
 

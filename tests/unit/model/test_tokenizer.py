@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import Detokenizer, Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.vocab import SPECIAL_IDS
 
 TEXTS = (
@@ -46,7 +46,7 @@ def test_only_the_end_is_special(tokenizer: Tokenizer, text: str) -> None:
 def test_streamed_equals_whole(tokenizer: Tokenizer, text: str) -> None:
     """Pieces concatenate to the decoded text, and none ends inside a character."""
     ids = tokenizer.encode(text)
-    detokenizer = Detokenizer(tokenizer)
+    detokenizer = tokenizer.detokenizer()
     pieces = [detokenizer.push(i) for i in ids] + [detokenizer.finish()]
 
     assert "".join(pieces) == tokenizer.decode(ids)

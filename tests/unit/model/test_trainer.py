@@ -15,7 +15,7 @@ from dragoman.model.data import Group
 from dragoman.model.device import Precision, choose_device
 from dragoman.model.errors import ConfigError, TrainingError
 from dragoman.model.progress import Meter
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.train import Trainer
 from tests.fakes.trainers import assert_same_weights, make_tokenizer, make_trainer, resume
 

@@ -20,7 +20,7 @@ from dragoman.model.data import Example, batches_of_epoch, collate
 from dragoman.model.errors import CheckpointError, ConfigError, TrainingError
 from dragoman.model.generated import write_corpus
 from dragoman.model.recipe import Augmentation, Recipe, Stage, TrainConfig
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.train import Trainer
 from tests.fakes.trainers import assert_same_weights, make_tokenizer, make_trainer, resume
 

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.export import bundle
 from dragoman.model.generated import examples
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import calls
 from dragoman.server.calls import Gather, Pieces
 from dragoman.server.errors import CallError
@@ -22,7 +22,7 @@ WAIT_S = 10  # a test that needs this long has failed
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.load(BUNDLE / bundle.TOKENIZER)
+    return bundle.load_tokenizer(BUNDLE, bundle.load_manifest(BUNDLE))
 
 
 def ended_row(status: RowStatus, output: list[int] | None = None) -> Row:
@@ -134,18 +134,16 @@ def test_a_translation_has_text_reason_and_counts(
 ) -> None:
     """EOS is counted on neither side."""
     ids = tokenizer.encode("zwei")
-    source = Source(tokenizer.encode("two"), 20)
+    source = Source(tokenizer.encode("two"), 20, 2)
 
     translation = calls.translation(source, ended_row(status, ids[:-1]), tokenizer)
 
-    assert translation == pb.Translation(
-        text="zwei", finish_reason=reason, source_tokens=len(source.ids) - 1, target_tokens=len(ids) - 1
-    )
+    assert translation == pb.Translation(text="zwei", finish_reason=reason, source_tokens=2, target_tokens=len(ids) - 1)
 
 
 def test_a_blank_text_has_a_blank_translation(tokenizer: Tokenizer) -> None:
     """It never was a row."""
-    translation = calls.translation(Source([], 16), None, tokenizer)
+    translation = calls.translation(Source([], 16, 0), None, tokenizer)
 
     assert translation == pb.Translation(finish_reason=pb.FINISH_REASON_EOS)
 

@@ -607,3 +607,25 @@ def test_a_cancelled_row_far_down_the_queue_leaves_at_once() -> None:
     assert late[0].status is RowStatus.DEADLINE
     assert [row for row in bench.engine._waiting if row.status.final] == []
     assert list(bench.engine._waiting) == [row for row in rows if row.status is RowStatus.WAITING]
+
+
+def test_a_target_begins_with_the_tokens_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the graph says; they reach no listener and do not count towards the limit."""
+    given = (50, 51)
+    bench = EngineBench(translate=lambda source: (*given, *echo(source)) if len(source) == 5 else echo(source))
+    step = bench.runtime.step
+
+    def wrong_at_first(pool: CachePool) -> NDArray[np.int64]:
+        lengths = pool.cache_lengths[: pool.live].copy()
+        found = step(pool)  # fails unless the row reads the given tokens
+        return np.where((lengths < len(given)) & (pool.max_new_tokens[: pool.live] == 4), 60, found)
+
+    monkeypatch.setattr(bench.runtime, "step", wrong_at_first)
+    row, plain = new_row(words(4), max_new_tokens=2), new_row(words(2))
+    row.first_target = given
+    bench.engine.submit([row, plain])
+    bench.iterate(6)
+
+    assert row.output == echo(words(4))[:2]
+    assert row.status is RowStatus.LENGTH
+    assert plain.output == echo(words(2))

@@ -1,7 +1,7 @@
 import numpy as np
 
 from dragoman.model.vocab import SPECIAL_IDS
-from dragoman.server.search import greedy
+from dragoman.server.search import forced, greedy
 
 EOS = SPECIAL_IDS.eos
 
@@ -43,3 +43,20 @@ def test_a_masked_token_is_a_fault_and_not_a_text() -> None:
     assert verdict.is_text.tolist() == [False, True]
     assert verdict.length.tolist() == [False, False]
     assert verdict.ended.tolist() == [True, False]
+
+
+def test_a_given_token_is_taken_and_judged_by_nobody() -> None:
+    """A language code that opens the target is no text, no fault and no end; the other rows choose."""
+    given = forced([(9, SPECIAL_IDS.eos), (), (9, SPECIAL_IDS.eos)], np.array([1, 1, 2]))
+    assert given is not None
+    assert given.tolist() == [EOS, -1, -1]
+    verdict = greedy(np.array([7, 7, EOS]), np.array([2, 2, 3]), np.array([2, 9, 9]), SPECIAL_IDS, given)
+
+    assert verdict.tokens.tolist() == [EOS, 7, EOS]
+    assert verdict.is_text.tolist() == [False, True, False]
+    assert verdict.ended.tolist() == [False, False, True]
+
+
+def test_no_row_has_to_take_anything() -> None:
+    """The usual case costs no array."""
+    assert forced([(), ()], np.array([1, 2])) is None

@@ -1,10 +1,12 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizer import Tokenizer
+from dragoman.model.languages import Languages, LanguageTokens
+from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import validate
 from dragoman.server.errors import InvalidArgument, ModelNotFound
 from dragoman.server.validate import Source
@@ -20,13 +22,13 @@ def manifest() -> Manifest:
 
 @pytest.fixture(scope="module")
 def tokenizer(manifest: Manifest) -> Tokenizer:
-    return Tokenizer.load(BUNDLE / bundle.TOKENIZER, manifest.special)
+    return bundle.load_tokenizer(BUNDLE, manifest)
 
 
 def tokenize(tokenizer: Tokenizer, manifest: Manifest, *texts: str, max_new_tokens: int = 0) -> list[Source]:
     fields = [f"texts[{index}]" for index in range(len(texts))]
     options = pb.DecodingOptions(max_new_tokens=max_new_tokens)
-    return validate.tokenize(texts, fields, options, tokenizer, manifest)
+    return validate.tokenize(texts, fields, options, tokenizer, manifest, ("en", "de"))
 
 
 def text_of(tokenizer: Tokenizer, tokens: int) -> str:
@@ -61,7 +63,7 @@ def test_a_very_long_value_is_shown_in_part(manifest: Manifest) -> None:
 @pytest.mark.parametrize("pair", [("", ""), ("en", "de"), ("en-US", "de-AT"), ("EN", "De"), ("en-us", "")])
 def test_the_models_languages_and_their_variants_are_accepted(manifest: Manifest, pair: tuple[str, str]) -> None:
     """Tags compare without case, and a variant is understood by a model of the language."""
-    validate.check_languages(*pair, manifest)
+    assert validate.choose_languages(*pair, manifest) == ("en", "de")
 
 
 @pytest.mark.parametrize(
@@ -77,11 +79,11 @@ def test_the_models_languages_and_their_variants_are_accepted(manifest: Manifest
 def test_another_language_is_refused(manifest: Manifest, source: str, target: str, field: str, value: str) -> None:
     """The error names the field, the value and what the model does."""
     with pytest.raises(InvalidArgument) as caught:
-        validate.check_languages(source, target, manifest)
+        validate.choose_languages(source, target, manifest)
 
     assert caught.value.field == field
     assert f"{value} is not supported" in caught.value.problem
-    assert "'en' to 'de'" in caught.value.problem
+    assert "model 'tiny' has '" in caught.value.problem
 
 
 def test_only_plain_text_is_accepted() -> None:
@@ -167,3 +169,42 @@ def test_max_new_tokens_is_used_as_given_up_to_the_models_limit(tokenizer: Token
 
     assert (own.max_new_tokens, largest.max_new_tokens) == (5, 128)
     assert caught.value.field == "options.max_new_tokens"
+
+
+def several(manifest: Manifest, **changes: str) -> Manifest:
+    """Return a manifest of a model of several languages."""
+    languages = Languages(
+        {tag: LanguageTokens(before_source=(20,)) for tag in ("en", "pt-BR")},
+        {tag: LanguageTokens(first_target=(30,)) for tag in ("de", "fr", "zh-Hans")},
+    )
+    return replace(manifest, **{"several": languages, "source_language": "", "target_language": "", **changes})  # type: ignore[arg-type]  # mypy does not know which field is which
+
+
+def test_a_model_of_several_languages_wants_to_be_told(manifest: Manifest) -> None:
+    """An empty field is refused with what there is, unless the model has a default."""
+    with pytest.raises(InvalidArgument, match="is empty, and the model has no default; model 'tiny' has 'en', 'pt-BR'"):
+        validate.choose_languages("", "de", several(manifest))
+
+    assert validate.choose_languages("", "FR", several(manifest, source_language="en")) == ("en", "fr")
+    assert validate.choose_languages("pt-br", "zh-hans-CN", several(manifest)) == ("pt-BR", "zh-Hans")
+
+
+def test_language_tokens_are_added_and_counted_by_nobody(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """The caller's limit on new tokens and the reported source tokens are about the text."""
+    options = pb.DecodingOptions(max_new_tokens=2)
+    [plain] = validate.tokenize(["one"], ["text"], options, tokenizer, manifest, ("en", "de"))
+    [framed] = validate.tokenize(["one"], ["text"], options, tokenizer, several(manifest), ("en", "de"))
+
+    assert list(framed.ids) == [20, *plain.ids]
+    assert (framed.tokens, framed.max_new_tokens, framed.first_target) == (plain.tokens, 2, (30,))
+
+
+def test_language_tokens_take_their_room(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """The longest source and the longest target become one token shorter, and the message says so."""
+    limits = manifest.limits
+    text = text_of(tokenizer, limits.max_source_tokens - 1)
+    with pytest.raises(InvalidArgument, match=f"the limit is {limits.max_source_tokens - 2};"):
+        validate.tokenize([text], ["text"], pb.DecodingOptions(), tokenizer, several(manifest), ("en", "de"))
+    options = pb.DecodingOptions(max_new_tokens=limits.max_target_tokens)
+    with pytest.raises(InvalidArgument, match=f"more than the model's {limits.max_target_tokens - 1};"):
+        validate.tokenize(["one"], ["text"], options, tokenizer, several(manifest), ("en", "de"))

@@ -30,13 +30,14 @@ from dragoman.model.device import Processes, choose_device, keep_freed_memory
 from dragoman.model.errors import ConfigError, ModelError
 from dragoman.model.readers import Pair, read_pairs, supported_formats
 from dragoman.model.recipe import Recipe
-from dragoman.model.tokenizer import Tokenizer, train_tokenizer
+from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.train import Trainer
 from dragoman.model.transformer import Transformer, count_parameters
 
 HELP = "train a model on a corpus folder"
 ERRORS: tuple[type[Exception], ...] = (ModelError,)
 _INTERRUPTED = 130
+_TO_RESUME = "Restore the recipe, choose another --out, or begin again with --restart"
 _DROPOUTS = ("dropout", "attention_dropout", "feed_forward_dropout")
 
 
@@ -108,7 +109,7 @@ def _train(args: argparse.Namespace, recipe: Recipe, device: torch.device, proce
         model = Transformer(recipe.model_config(tokenizer.vocab_size))
     else:
         checkpoint = load_checkpoint(folder)
-        _check_same(checkpoint, recipe, "Restore the recipe, choose another --out, or begin again with --restart")
+        _check_same(checkpoint, recipe)
         model, tokenizer = checkpoint.model, checkpoint.tokenizer
         print(f"continuing {folder}", file=sys.stderr)
     if not processes.leads:
@@ -225,7 +226,9 @@ def _start_from(checkpoint: Checkpoint, recipe: Recipe) -> tuple[Transformer, To
     return model, checkpoint.tokenizer
 
 
-def _check_same(checkpoint: Checkpoint, recipe: Recipe, advice: str, *, ignored: Container[str] = ()) -> None:
+def _check_same(
+    checkpoint: Checkpoint, recipe: Recipe, advice: str = _TO_RESUME, *, ignored: Container[str] = ()
+) -> None:
     """Refuse a recipe of another model than the checkpoint's: what the recipe says would be ignored."""
     now = {
         **recipe.model_config(checkpoint.tokenizer.vocab_size).to_dict(),

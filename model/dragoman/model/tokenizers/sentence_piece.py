@@ -1,4 +1,4 @@
-"""Subword tokenizer: SentencePiece BPE with byte fallback. Torch-free; the server uses it.
+"""The tokenizer of models trained here: SentencePiece BPE with byte fallback.
 
 User text is data. SentencePiece already reads the *names* of control tokens ("</s>") as plain
 characters, but it uses U+2581 for "space" inside its pieces, so that character in a text would turn
@@ -8,15 +8,14 @@ a streamed translation has to be decoded piece by piece and still give the same 
 
 from __future__ import annotations
 
-import codecs
 import io
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import sentencepiece
 
+from dragoman.model.tokenizers.base import Tokenizer
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
 
 Result = TypeVar("Result")
@@ -25,8 +24,11 @@ SPACE_MARK = "\u2581"
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 
-class Tokenizer:
-    """Text to ids and back. Thread-safe: the SentencePiece model is read-only after loading."""
+class SentencePieceTokenizer(Tokenizer):
+    """Text to ids and back with one SentencePiece model for both languages."""
+
+    kind: ClassVar[str] = "sentencepiece"
+    FILE: ClassVar[str] = "tokenizer.model"
 
     def __init__(self, model: bytes, special: SpecialIds = SPECIAL_IDS) -> None:
         """Load a serialised SentencePiece model.
@@ -45,9 +47,22 @@ class Tokenizer:
         self._space_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in SPACE_MARK.encode()]
 
     @classmethod
-    def load(cls, path: Path, special: SpecialIds = SPECIAL_IDS) -> Tokenizer:
-        """Load a `.model` file."""
-        return cls(path.read_bytes(), special)
+    def load(
+        cls,
+        files: dict[str, bytes],
+        settings: dict[str, Any],  # noqa: ARG003  # the kind has none
+        special: SpecialIds,
+    ) -> SentencePieceTokenizer:
+        """Build it from the content of `tokenizer.model`."""
+        return cls(files[cls.FILE], special)
+
+    def settings(self) -> dict[str, Any]:
+        """Return nothing: the model says it all."""
+        return {}
+
+    def files(self) -> dict[str, bytes]:
+        """Return the model."""
+        return {self.FILE: self.model}
 
     @property
     def vocab_size(self) -> int:
@@ -80,11 +95,6 @@ class Tokenizer:
         )
         return ids
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`; special tokens have none."""
-        detokenizer = Detokenizer(self)
-        return "".join([detokenizer.push(i) for i in ids]) + detokenizer.finish()
-
     def piece_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes that a token stands for; empty for special tokens."""
         return self._pieces[token]
@@ -98,29 +108,6 @@ class Tokenizer:
         return piece.replace(SPACE_MARK, " ").encode()
 
 
-class Detokenizer:
-    """Decodes one row token by token. Concatenated pieces equal `Tokenizer.decode` byte for byte."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start a new text."""
-        self._tokenizer = tokenizer
-        # Holds the bytes of an unfinished character back; invalid ones become U+FFFD.
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._started = False
-
-    def push(self, token: int) -> str:
-        """Return the text that `token` completes, possibly empty."""
-        data = self._tokenizer.piece_bytes(token)
-        if not self._started and data:
-            self._started = True
-            data = data.removeprefix(b" ")  # the tokenizer puts one space before the first word
-        return self._decoder.decode(data)
-
-    def finish(self) -> str:
-        """Return what an unfinished character leaves behind."""
-        return self._decoder.decode(b"", final=True)
-
-
 def train_tokenizer(
     sentences: Iterable[str],
     vocab_size: int,
@@ -128,7 +115,7 @@ def train_tokenizer(
     split_digits: bool = False,
     user_symbols: Sequence[str] = (),
     threads: int = 2,
-) -> Tokenizer:
+) -> SentencePieceTokenizer:
     """Learn a joint vocabulary.
 
     Args:
@@ -161,7 +148,7 @@ def train_tokenizer(
         max_sentence_length=16384,
         minloglevel=2,
     )
-    return Tokenizer(model.getvalue())
+    return SentencePieceTokenizer(model.getvalue())
 
 
 def run_sampled(seed: int, work: Callable[[], Result]) -> Result:
