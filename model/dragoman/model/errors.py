@@ -4,7 +4,8 @@ ModelError
 ├── ConfigError       a setting is wrong; the message names it and what is allowed
 ├── DataError         a corpus file cannot be used; names file and line
 ├── CheckpointError   a checkpoint is missing, incomplete or of another model
-└── TrainingError     training cannot go on (loss not finite, no data fits)
+├── TrainingError     training cannot go on (loss not finite, no data fits)
+└── ImportFailed      a checkpoint of another library cannot be read as a model of ours
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class CheckpointError(ModelError):
 
 class TrainingError(ModelError):
     """Training cannot go on."""
+
+
+class ImportFailed(ModelError):
+    """A checkpoint of another library cannot be imported."""
