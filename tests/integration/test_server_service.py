@@ -20,7 +20,7 @@ import pytest
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizers import Tokenizer
+from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer
 from dragoman.server.engine import Event
 from dragoman.server.service import CallLimits, Model, TranslationService
 from dragoman.v1 import translation_pb2 as pb
@@ -272,7 +272,7 @@ def test_an_unexpected_exception_is_hidden_too(
         raise RuntimeError(REASON)
 
     async def test(service: Service) -> None:
-        monkeypatch.setattr(Tokenizer, "encode", fail)
+        monkeypatch.setattr(SentencePieceTokenizer, "encode", fail)
         if method == "Translate":
             error = await error_of(service.stub.Translate(ONE_TEXT))
         else:
@@ -280,6 +280,36 @@ def test_an_unexpected_exception_is_hidden_too(
 
         assert_hides(error, caplog.text)
         await service.until(lambda: service.num_requests(method, "INTERNAL") == 1)
+
+    run(test)
+
+
+# Load
+
+
+def test_texts_that_wait_for_the_tokenizer_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst is refused also while the engine's own queue is empty; the calls before it get their answers."""
+    gate = threading.Event()
+    encode = SentencePieceTokenizer.encode
+
+    def slow(tokenizer: SentencePieceTokenizer, text: str) -> list[int]:
+        gate.wait(WAIT_S)
+        return encode(tokenizer, text)
+
+    async def test(service: Service) -> None:
+        monkeypatch.setattr(SentencePieceTokenizer, "encode", slow)
+        request = pb.TranslateRequest(texts=[TEXT] * 8)
+        accepted = [service.stub.Translate(request) for _ in range(12)]  # 96 texts of 100
+        try:
+            await service.until(lambda: service.service.tokenizing == 96)
+            error = await error_of(service.stub.Translate(request))
+        finally:
+            gate.set()
+        responses = [await call for call in accepted]
+
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "96 texts wait to be tokenized and the limit is 100, so 8 more do not fit" in str(error.details())
+        assert all(translation.text for response in responses for translation in response.translations)
 
     run(test)
 

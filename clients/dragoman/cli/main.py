@@ -12,10 +12,13 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program name; None means the process's own.
 
     Returns:
-        0 success, 1 failure with a message on stderr, 2 wrong usage, 130 interrupted.
+        0 success, 1 failure with a message on stderr, 2 wrong usage, 130 interrupted, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
@@ -107,7 +110,8 @@ def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
     # OSError: a full disk or a read-only folder is the user's to know.
     errors: tuple[type[Exception], ...] = (OSError, *module.ERRORS)
     try:
-        code: int = module.run(arguments)
+        with _unwinding():
+            code: int = module.run(arguments)
     except BrokenPipeError:
         # The reader (head, less) has gone. Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -119,6 +123,23 @@ def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
         print(f"dragoman {name}: interrupted", file=sys.stderr)
         return 130
     return code
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Let SIGTERM unwind, so that a command deletes its temporary files; one may set a handler of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # the handler's signature
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

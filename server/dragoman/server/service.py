@@ -20,7 +20,7 @@ from dragoman.export.bundle import Manifest
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import calls, validate
 from dragoman.server.engine import Engine
-from dragoman.server.errors import CallError, EngineFault, NotServing, to_status
+from dragoman.server.errors import CallError, EngineFault, NotServing, QueueFull, to_status
 from dragoman.server.metrics import Metrics
 from dragoman.server.request import Row
 from dragoman.server.validate import Source
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 # A model of 200 languages has 40,000 pairs, too many for one answer.
 _MOST_PAIRS = 1000
+# Tokenizing a full queue takes about as long.
+_TOKENIZING_RETRY_S = 0.5
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -64,7 +66,12 @@ class CallLimits:
 
 
 class TranslationService(pb_grpc.TranslationServiceServicer):
-    """Implements dragoman.v1.TranslationService."""
+    """Implements dragoman.v1.TranslationService.
+
+    Attributes:
+        phase: What it does with new calls.
+        tokenizing: Texts that the tokenizer threads have not finished.
+    """
 
     def __init__(
         self, metrics: Metrics, limits: CallLimits, tokenizers: Executor, clock: Callable[[], float] = time.monotonic
@@ -84,6 +91,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         self._tokenizers = tokenizers
         self._clock = clock
         self._open_calls = 0
+        self.tokenizing = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -206,10 +214,19 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         languages: tuple[str, str],
     ) -> list[Source]:
         start = self._clock()
-        loop = asyncio.get_running_loop()
-        sources = await loop.run_in_executor(
-            self._tokenizers, validate.tokenize, texts, fields, options, model.tokenizer, model.manifest, languages
-        )
+        if self.tokenizing + len(texts) > self._limits.max_queued_texts:
+            raise QueueFull(
+                f"{self.tokenizing} texts wait to be tokenized and the limit is {self._limits.max_queued_texts}, so "
+                f"{len(texts)} more do not fit; try again later or send fewer texts per call",
+                _TOKENIZING_RETRY_S,
+            )
+        self.tokenizing += len(texts)
+        try:
+            sources = await asyncio.get_running_loop().run_in_executor(
+                self._tokenizers, validate.tokenize, texts, fields, options, model.tokenizer, model.manifest, languages
+            )
+        finally:
+            self.tokenizing -= len(texts)
         self._metrics.tokenize_duration.observe(self._clock() - start)
         return sources
 
