@@ -243,13 +243,14 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
     def _describe(self, model: Model) -> pb.Model:
         manifest = model.manifest
         pairs = itertools.islice(manifest.languages.pairs(), _MOST_PAIRS)
+        added = model.tokenizer.added_ids + manifest.languages.longest_frame
         return pb.Model(
             name=manifest.name,
             version=manifest.version,
             language_pairs=[pb.LanguagePair(source_language=one, target_language=other) for one, other in pairs],
             limits=pb.Limits(
                 max_texts=self._limits.max_texts,
-                max_source_tokens=manifest.limits.max_source_tokens - 1,
+                max_source_tokens=manifest.limits.max_source_tokens - added,
                 max_target_tokens=manifest.limits.max_target_tokens,
                 max_message_bytes=self._limits.max_message_bytes,
                 max_queued_texts=self._limits.max_queued_texts,

@@ -123,7 +123,7 @@ def tokenize(
     sources = []
     for text, field in zip(texts, fields, strict=True):
         ids = [] if is_blank(text) else tokenizer.encode(text)
-        tokens = max(0, len(ids) - 1)
+        tokens = max(0, len(ids) - tokenizer.added_ids)
         if not tokens:
             sources.append(Source((), room, 0))  # blank, or nothing but characters that the tokenizer drops
             continue
@@ -131,7 +131,7 @@ def tokenize(
         if len(framed) > limits.max_source_tokens:
             raise InvalidArgument(
                 field,
-                f"{tokens} tokens, the limit is {limits.max_source_tokens - 1 - len(framed) + len(ids)}; "
+                f"{tokens} tokens, the limit is {limits.max_source_tokens - len(framed) + tokens}; "
                 "split the text, for example at sentences",
             )
         limit = asked or min(room, limits.default_max_new_tokens(len(ids)))

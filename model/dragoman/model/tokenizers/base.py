@@ -46,9 +46,14 @@ class Tokenizer(ABC):
         """Number of source ids; the same unless the source has a vocabulary of its own."""
         return self.vocab_size
 
+    @property
+    def added_ids(self) -> int:
+        """How many ids `encode` puts around those of a text: EOS, unless the model wants more or none."""
+        return 1
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the source ids of `text`, ended by EOS. Blank text gives EOS alone."""
+        """Return the source ids of `text`, ended by EOS where the model has one. Blank text gives EOS alone."""
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target ids of `text`, ended by EOS; as `encode` where the vocabulary is shared."""

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.model.tokenizers.base import Tokenizer
+from dragoman.model.tokenizers.byte_level import ByteLevelTokenizer
+from dragoman.model.tokenizers.pieces import PieceTokenizer
 from dragoman.model.tokenizers.sentence_piece import SentencePieceTokenizer
+from dragoman.model.tokenizers.symbols import SymbolTokenizer
 from dragoman.model.vocab import SpecialIds
 
-_KINDS: dict[str, type[Tokenizer]] = {kind.kind: kind for kind in (SentencePieceTokenizer,)}
+_KINDS: dict[str, type[Tokenizer]] = {
+    kind.kind: kind for kind in (SentencePieceTokenizer, PieceTokenizer, ByteLevelTokenizer, SymbolTokenizer)
+}
 
 
 def load_tokenizer(folder: Path, description: dict[str, Any], special: SpecialIds) -> Tokenizer:
