@@ -17,6 +17,8 @@ SMALL: dict[str, Any] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "post": {"norm_position": "post"},
     "sinusoidal-half": {"positions": "sinusoidal-half"},
+    "sinusoidal-half-paper": {"positions": "sinusoidal-half-paper"},
+    "sinusoidal-half from 2": {"positions": "sinusoidal-half", "first_position": 2},
     "learned": {"positions": "learned"},
     "rotary": {"positions": "rotary"},
     "relative": {"positions": "relative", "relative_buckets": 8, "relative_max_distance": 12},
@@ -26,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gelu-tanh gated": {"activation": "gelu-tanh", "gated": True},
     "rms": {"norm": "rms", "bias": False},
     "post with final norm": {"norm_position": "post", "final_norm": True},
+    "bart": {"norm_position": "post", "positions": "learned", "activation": "gelu", "embedding_norm": True},
     "grouped": {"num_key_value_heads": 2},
     "one head of keys": {"num_key_value_heads": 1, "positions": "rotary"},
     "wide heads": {"d_head": 12},

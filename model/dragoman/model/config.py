@@ -33,7 +33,11 @@ class ModelConfig:
             attention); 0 means as many as of queries.
         d_head: D, width of a head; 0 means d_model / num_heads.
         positions: "sinusoidal" (interleaved, as in the paper), "sinusoidal-half" (sines in the first
-            half of the columns), "learned", "rotary", "relative" (T5's bias per distance), "none".
+            half of the columns, as Marian and fairseq have it), "sinusoidal-half-paper" (likewise with the
+            paper's rates, as Hugging Face's Marian has it), "learned", "rotary", "relative" (T5's bias per
+            distance), "none".
+        first_position: Where the sinusoidal formulas start to count; fairseq begins behind the id of its padding.
+        embedding_norm: A norm on the embedded tokens behind their positions, one for each stack (BART).
         relative_buckets: Number of distances that "relative" tells apart.
         relative_max_distance: From here on all distances share the last bucket.
         activation: Of the feed-forward layer.
@@ -65,7 +69,11 @@ class ModelConfig:
     source_vocab_size: int = 0
     num_key_value_heads: int = 0
     d_head: int = 0
-    positions: Literal["sinusoidal", "sinusoidal-half", "learned", "rotary", "relative", "none"] = "sinusoidal"
+    positions: Literal[
+        "sinusoidal", "sinusoidal-half", "sinusoidal-half-paper", "learned", "rotary", "relative", "none"
+    ] = "sinusoidal"
+    first_position: int = 0
+    embedding_norm: bool = False
     relative_buckets: int = 32
     relative_max_distance: int = 128
     activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu"
@@ -100,7 +108,7 @@ class ModelConfig:
         ]  # fmt: skip
         problems += [
             f"{name} is {getattr(self, name)}; it must not be negative"
-            for name in ("source_vocab_size", "num_key_value_heads", "d_head")
+            for name in ("source_vocab_size", "num_key_value_heads", "d_head", "first_position")
             if getattr(self, name) < 0
         ]
         sizes_fit = not problems
@@ -127,6 +135,8 @@ class ModelConfig:
             )
         if self.positions.startswith("sinusoidal") and self.d_model % 2:
             problems.append(f"d_model is {self.d_model}; sinusoidal positions need an even number")
+        if self.first_position and not self.positions.startswith("sinusoidal"):
+            problems.append(f"first_position is {self.first_position}; positions {self.positions!r} have no use for it")
         if self.positions == "rotary" and self.head_dim % 2:
             problems.append(f"the width of a head is {self.head_dim}; rotary positions need an even number")
         if self.positions == "relative" and self.relative_max_distance <= self.relative_buckets // 2:

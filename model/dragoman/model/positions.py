@@ -7,26 +7,32 @@ turn queries and keys (`rotate`); relative ones are a bias on attention scores (
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.model.config import ModelConfig
 
+Layout = Literal["sinusoidal", "sinusoidal-half", "sinusoidal-half-paper"]
 
-def sinusoidal_positions(size: int, d_model: int, *, half_split: bool = False) -> Tensor:
-    """Return the table [size, d_model] float32 (paper, 3.5).
+
+def sinusoidal_positions(size: int, d_model: int, layout: Layout = "sinusoidal", first: int = 0) -> Tensor:
+    """Return the table [size, d_model] float32 of the positions from `first` on (paper, 3.5).
 
     Interleaved, as in the paper: PE(pos, 2i) = sin(pos / 10000^(2i / E)), PE(pos, 2i + 1) = cos of the
-    same angle. Half-split, as tensor2tensor and Marian have it: PE(pos, i) = sin(pos / 10000^(i / (E/2 - 1)))
-    and the cosine in column E/2 + i.
+    same angle. "sinusoidal-half-paper" has the same columns in another order, sin(pos / 10000^(2i / E)) in
+    column i and the cosine in column E/2 + i. "sinusoidal-half", of tensor2tensor, Marian and fairseq, has that
+    order and 10000^(i / (E/2 - 1)).
     """
     pairs = d_model // 2
-    steps = torch.arange(pairs) / max(pairs - 1, 1) if half_split else torch.arange(0, d_model, 2) / d_model
-    angles = torch.arange(size)[:, None] * torch.exp(steps * -math.log(10000.0))  # [size, E / 2]
-    if half_split:
-        return torch.cat((angles.sin(), angles.cos()), dim=1)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+    exponents = torch.arange(pairs, dtype=torch.float64) / (max(pairs - 1, 1) if layout == "sinusoidal-half" else pairs)
+    # In double precision: the 1000th position would else be wrong in the fifth digit.
+    angles = torch.arange(first, first + size)[:, None] * torch.exp(exponents * -math.log(10000.0))  # [size, E / 2]
+    sine, cosine = angles.sin().float(), angles.cos().float()
+    if layout == "sinusoidal":
+        return torch.stack((sine, cosine), dim=-1).flatten(1)
+    return torch.cat((sine, cosine), dim=1)
 
 
 class InputPositions(nn.Module):
@@ -40,8 +46,8 @@ class InputPositions(nn.Module):
         self.kind = config.positions
         if self.kind == "learned":
             self.learned = nn.Embedding(size, config.d_model)
-        elif self.kind.startswith("sinusoidal"):
-            table = sinusoidal_positions(size, config.d_model, half_split=self.kind == "sinusoidal-half")
+        elif self.kind in ("sinusoidal", "sinusoidal-half", "sinusoidal-half-paper"):
+            table = sinusoidal_positions(size, config.d_model, self.kind, config.first_position)
             # Not persistent: a formula, so it has no place in a checkpoint.
             self.register_buffer("table", table, persistent=False)
 

@@ -23,6 +23,7 @@ class Encoder(nn.Module):
         """Create the layers."""
         super().__init__()
         self.positions = InputPositions(config, config.max_source_tokens)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         self.relative = RelativeBias(config, causal=False) if config.positions == "relative" else None
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_encoder_layers))
@@ -33,7 +34,7 @@ class Encoder(nn.Module):
         size = embedded.size(1)
         positions = token_positions(size, None, embedded.device)
         where = Where(mask, positions, None if self.relative is None else self.relative(positions, size))
-        states = self.dropout(self.positions(embedded))
+        states = self.dropout(self.embedding_norm(self.positions(embedded)))
         for layer in self.layers:
             states = layer(states, where)
         result: Tensor = self.norm(states)
@@ -52,6 +53,7 @@ class Decoder(nn.Module):
         """
         super().__init__()
         self.positions = InputPositions(config, config.max_target_tokens)
+        self.embedding_norm = make_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
         relative = config.positions == "relative" and config.decoder_layer == "self-attention"
         self.relative = RelativeBias(config, causal=True) if relative else None
@@ -110,7 +112,7 @@ class Decoder(nn.Module):
         cross_mask: Mask | None,
         past: Sequence[LayerState] | None,
     ) -> tuple[Tensor, list[LayerState]]:
-        states = self.dropout(states)
+        states = self.dropout(self.embedding_norm(states))
         after: list[LayerState] = []
         for index, layer in enumerate(self.layers):
             states, state = layer(

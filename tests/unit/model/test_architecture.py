@@ -102,6 +102,27 @@ def test_without_positions_the_encoder_is_permutation_equivariant() -> None:
         assert torch.allclose(plain[:, order], shuffled, atol=1e-5) is expected, positions
 
 
+def test_the_embedding_norm_stands_in_front_of_both_stacks() -> None:
+    """Scaling all embedded tokens and positions changes nothing behind it."""
+    model = make_model(embedding_norm=True, norm_epsilon=1e-12)
+    source, lengths, target = random_batch()
+    tables = [model.encoder.positions.table, model.decoder.positions.table, model.embedding.tokens.weight]
+    before = model(source, lengths, target)
+    with torch.no_grad():
+        for table in tables:
+            table.mul_(3)
+
+    torch.testing.assert_close(model(source, lengths, target), before, atol=1e-4, rtol=1e-4)
+
+
+def test_configurations_from_before_a_setting_are_read() -> None:
+    """A setting that a checkpoint does not name has the value that changes nothing."""
+    old = make_config().to_dict()
+    del old["first_position"], old["embedding_norm"]
+
+    assert ModelConfig.from_dict(old) == make_config()
+
+
 @pytest.mark.parametrize("name", sorted(PRESETS | SINGLE_STACK_PRESETS))
 def test_presets_are_models(name: str) -> None:
     """Each is a valid configuration."""
@@ -124,7 +145,12 @@ def test_presets_have_the_published_size(name: str, millions: int) -> None:
     ("settings", "said"),
     [
         ({"num_key_value_heads": 3}, "num_heads 4 is not a multiple of num_key_value_heads 3"),
-        ({"positions": "alibi"}, "positions is 'alibi'; choose one of sinusoidal, sinusoidal-half, learned"),
+        (
+            {"positions": "alibi"},
+            "positions is 'alibi'; choose one of sinusoidal, sinusoidal-half, sinusoidal-half-paper, learned",
+        ),
+        ({"first_position": -1}, "first_position is -1; it must not be negative"),
+        ({"positions": "learned", "first_position": 2}, "positions 'learned' have no use for it"),
         ({"positions": "rotary", "d_head": 5}, "rotary positions need an even number"),
         ({"positions": "relative", "relative_max_distance": 16}, "must exceed half the 32 relative_buckets"),
         ({"source_vocab_size": 44}, "choose 'target-output' or 'none'"),

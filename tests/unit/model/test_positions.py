@@ -10,32 +10,54 @@ import torch
 from torch import Tensor
 
 from dragoman.model.masks import padding_mask
-from dragoman.model.positions import RelativeBias, relative_bucket, rotate, sinusoidal_positions
+from dragoman.model.positions import Layout, RelativeBias, relative_bucket, rotate, sinusoidal_positions
 from tests.fakes.models import VARIANTS, make_config, make_model, random_batch
 
 
 def test_half_split_positions_follow_marians_formula() -> None:
     """Sines in the first half, cosines in the second, angles pos / 10000^(i / (E/2 - 1))."""
-    table = sinusoidal_positions(30, 16, half_split=True)
+    table = sinusoidal_positions(30, 16, "sinusoidal-half")
     for pos, i in ((0, 0), (1, 0), (7, 3), (29, 7)):
         angle = pos / 10000 ** (i / 7)
-        assert table[pos, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
-        assert table[pos, 8 + i].item() == pytest.approx(math.cos(angle), abs=1e-5)
+        assert table[pos, i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+        assert table[pos, 8 + i].item() == pytest.approx(math.cos(angle), abs=1e-6)
 
 
-@pytest.mark.parametrize("half_split", [False, True])
-def test_a_shift_of_positions_is_a_fixed_linear_map(half_split: bool) -> None:
+def test_half_split_positions_equal_marian_in_transformers() -> None:
+    """It has the layout of the one formula and the rates of the other; so have we, for checkpoints from there."""
+    marian = pytest.importorskip("transformers.models.marian.modeling_marian")
+    expected = marian.MarianSinusoidalPositionalEmbedding(1024, 32).create_weight()
+
+    torch.testing.assert_close(sinusoidal_positions(1024, 32, "sinusoidal-half-paper"), expected, atol=1e-6, rtol=0)
+
+
+def test_positions_behind_the_padding_equal_m2m_in_transformers() -> None:
+    """The first token stands at position 2 where the padding has id 1."""
+    m2m = pytest.importorskip("transformers.models.m2m_100.modeling_m2m_100")
+    expected = m2m.M2M100SinusoidalPositionalEmbedding(64, 32, 1)(torch.full((1, 64), 7))[0]
+
+    torch.testing.assert_close(sinusoidal_positions(64, 32, "sinusoidal-half", 2), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("layout", ["sinusoidal", "sinusoidal-half", "sinusoidal-half-paper"])
+def test_a_shift_of_positions_is_a_fixed_linear_map(layout: Layout) -> None:
     """PE(pos + 5) = M PE(pos) with one M for all positions (3.5)."""
-    table = sinusoidal_positions(60, 16, half_split=half_split)
-    steps = torch.arange(8) / 7 if half_split else torch.arange(8) / 8
-    sines = torch.arange(8) if half_split else torch.arange(0, 16, 2)
-    cosines = sines + (8 if half_split else 1)
+    table = sinusoidal_positions(60, 16, layout)
+    steps = torch.arange(8) / (7 if layout == "sinusoidal-half" else 8)
+    sines = torch.arange(0, 16, 2) if layout == "sinusoidal" else torch.arange(8)
+    cosines = sines + (1 if layout == "sinusoidal" else 8)
     angles = 5 * 10000.0**-steps
     matrix = torch.zeros(16, 16)  # a rotation of each pair of columns
     matrix[sines, sines] = matrix[cosines, cosines] = angles.cos()
     matrix[cosines, sines], matrix[sines, cosines] = angles.sin(), -angles.sin()
 
     torch.testing.assert_close(table[:50] @ matrix, table[5:55], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["sinusoidal", "sinusoidal-half", "sinusoidal-half-paper"])
+def test_positions_may_begin_elsewhere(layout: Layout) -> None:
+    """The table from 3 on is the tail of the one from 0 on."""
+    assert torch.equal(sinusoidal_positions(20, 16, layout, 3), sinusoidal_positions(23, 16, layout)[3:])
 
 
 def test_rotary_equals_transformers() -> None:
