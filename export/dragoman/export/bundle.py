@@ -9,7 +9,15 @@ V vocabulary, i decoder layer.
                    -> cross_key.i, cross_value.i [B,H,S,D]
     decoder.onnx   input_ids [B,Q] int64, source_lengths [B] int64, cache_lengths [B] int64,
                    the state of each layer, cross_key.i, cross_value.i [B,H,S,D]
-                   -> next_ids [B,Q] int64, logits [B,Q,V], the updated state of each layer
+                   -> next_ids [B,Q] int64, logits [B,Q,V] float32, the updated state of each layer
+                   with_candidates [1] bool -> candidate_ids [B,Q,K] int64, candidate_scores [B,Q,K] float32
+                   with_alignment [1] bool  -> alignment [B,Q,S] float32
+
+The last two inputs are optional and false by default; without them their outputs are empty and cost nothing.
+Bundles written before there were any have neither. Candidates are the K most probable ids (the shape of the
+output says how many), best first, with their log-probabilities; alignment is one decoder layer's attention to
+the source, the mean of its heads. Keys, values and cells are float32, or float16 in a bundle of precision
+fp16: the graphs' inputs say so.
 
 The state is what a decoder layer knows of the `cache_lengths` tokens that a row has read before.
 `Shape.decoder_layer` says of which kind it is:
@@ -32,6 +40,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dragoman.export import schema
 from dragoman.export.errors import BundleError
 from dragoman.model import tokenizers
 from dragoman.model.languages import Languages
@@ -40,8 +49,8 @@ from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.vocab import SpecialIds
 
 # 1: one SentencePiece model, one pair of languages. 2: any tokenizer, several languages. What format 1
-# can say is written as format 1, so that older servers go on reading it.
-FORMAT_VERSIONS = (1, 2)
+# can say is written as format 1, so that older servers go on reading it. manifest.schema.json has the details.
+FORMAT_VERSIONS = schema.format_versions()
 MANIFEST = "manifest.json"
 ENCODER = "encoder.onnx"
 DECODER = "decoder.onnx"
@@ -52,9 +61,15 @@ SOURCE_LENGTHS = "source_lengths"
 CACHE_LENGTHS = "cache_lengths"
 NEXT_IDS = "next_ids"
 LOGITS = "logits"
+WITH_CANDIDATES = "with_candidates"
+CANDIDATE_IDS = "candidate_ids"
+CANDIDATE_SCORES = "candidate_scores"
+WITH_ALIGNMENT = "with_alignment"
+ALIGNMENT = "alignment"
 
 SELF_ATTENTION = "self-attention"
 SSRU = "ssru"
+_SELF_CONTAINED = "outside the bundle, which would be lost with the next copy; put the file itself there (cp -L)"
 _STATE_TENSORS = {SELF_ATTENTION: ("self_key", "self_value"), SSRU: ("cell",)}
 
 
@@ -140,7 +155,7 @@ class Manifest:
         name: Of the model, as callers give it.
         source_language: BCP-47 tag; of a model of several languages, what callers get who name none, or "".
         target_language: BCP-47 tag, likewise.
-        precision: "fp32" or "int8".
+        precision: A key of `precision.DEVICES` in the exporter.
         devices: Device kinds the graphs are meant for, "cpu" or "cuda".
         special: Token ids with a meaning.
         limits: What the graphs can take.
@@ -175,8 +190,9 @@ class Manifest:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Names of all files besides the manifest."""
-        return (*GRAPHS, *tokenizers.tokenizer_file_names(self.tokenizer))
+        """Names of all files besides the manifest: graphs, tokenizer, and what else has a hash, such as weights."""
+        named = (*GRAPHS, *tokenizers.tokenizer_file_names(self.tokenizer))
+        return (*named, *sorted(set(self.sha256) - set(named)))
 
     @property
     def languages(self) -> Languages:
@@ -189,8 +205,8 @@ class Manifest:
         joined = "\n".join(f"{name} {self.sha256[name]}" for name in sorted(self.sha256))
         return hashlib.sha256(joined.encode()).hexdigest()[:12]
 
-    def write(self, folder: Path) -> None:
-        """Write manifest.json into `folder`."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of manifest.json, in the oldest format that can say it."""
         content = {**asdict(self), "special": self.special.to_dict(), "format_version": self.format_version}
         content["several"] = self.several.to_dict() if self.several is not None else None
         if self.format_version == 1:
@@ -198,6 +214,20 @@ class Manifest:
         if self.shape.decoder_layer == SELF_ATTENTION:
             # Servers from before there were two kinds refuse fields that they do not know.
             del content["shape"]["decoder_layer"], content["shape"]["cell_width"]
+        content["devices"] = list(self.devices)
+        if "suppressed" in content["special"]:
+            content["special"]["suppressed"] = list(self.special.suppressed)
+        return content
+
+    def write(self, folder: Path) -> None:
+        """Write manifest.json into `folder`.
+
+        Raises:
+            BundleError: Nobody could read it; names every field that is wrong.
+        """
+        content = self.to_dict()
+        if problems := schema.problems(content):
+            raise BundleError(f"cannot write {folder / MANIFEST}: {'; '.join(problems)}")
         (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
@@ -227,30 +257,25 @@ def load_manifest(folder: Path) -> Manifest:
         raise BundleError(f"{folder} is not a bundle: there is no such folder")
     if not (folder / MANIFEST).exists():
         raise BundleError(f"{folder} is not a bundle: it has no {MANIFEST}; `dragoman export` writes bundles")
-    try:
-        content = json.loads((folder / MANIFEST).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{folder} is not a bundle: cannot read {MANIFEST}: {error}") from error
-    found = content.get("format_version") if isinstance(content, dict) else None
-    if found not in FORMAT_VERSIONS:
-        raise BundleError(
-            f"{folder} has bundle format {found}; this version reads {', '.join(map(str, FORMAT_VERSIONS))}. "
-            "Use the version of Dragoman that wrote it or a newer one, or export it again with this one"
-        )
-    try:
-        manifest = _manifest_from(content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(f"{folder / MANIFEST} lacks or misspells a field: {error}") from error
-    problems = []
-    for name in manifest.files:
-        path = folder / name
-        if not path.is_file():
-            problems.append(f"{name} is missing")
-        elif file_sha256(path) != manifest.sha256.get(name):
-            problems.append(f"{name} does not have the sha256 that the manifest names; the file is damaged or replaced")
+    manifest = _read_manifest(folder)
+    problems = [problem for name in manifest.files if (problem := _file_problem(folder, name, manifest.sha256[name]))]
     if problems:
-        raise BundleError(f"{folder}: {'; '.join(problems)}")
+        raise BundleError(
+            f"{folder}: {'; '.join(problems)}. Copy the bundle again from where it is whole, or export it again"
+        )
     return manifest
+
+
+def require_unchanged(folder: Path, manifest: Manifest) -> None:
+    """Check that a folder still holds the bundle whose manifest was read before its other files.
+
+    An export replaces a folder in one step. What was loaded by name while that happened would be parts of two bundles.
+
+    Raises:
+        BundleError: It holds another one.
+    """
+    if _read_manifest(folder) != manifest:
+        raise BundleError(f"{folder} was replaced while it was being loaded; load it again")
 
 
 def load_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
@@ -269,6 +294,51 @@ def load_tokenizer(folder: Path, manifest: Manifest) -> Tokenizer:
             "the bundle is put together from different models, export it again"
         )
     return tokenizer
+
+
+def _read_manifest(folder: Path) -> Manifest:
+    path = folder / MANIFEST
+    if (outside := _outside(folder, path)) is not None:
+        raise BundleError(f"{path} is a link to {outside}, {_SELF_CONTAINED}")
+    try:
+        content = schema.parse(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder} is not a bundle: cannot read {MANIFEST}: {error}") from error
+    found = content.get("format_version") if isinstance(content, dict) else None
+    if type(found) is not int or found not in FORMAT_VERSIONS:
+        raise BundleError(
+            f"{folder} has bundle format {found}; this version reads {', '.join(map(str, FORMAT_VERSIONS))}. "
+            "Use the version of Dragoman that wrote it or a newer one, or export it again with this one"
+        )
+    if problems := schema.problems(content):
+        raise BundleError(
+            f"{path} cannot be used: {'; '.join(problems)}. Export the bundle again, or use the version that wrote it"
+        )
+    return _manifest_from(content)
+
+
+def _file_problem(folder: Path, name: str, sha256: str) -> str | None:
+    path = folder / name
+    if (outside := _outside(folder, path)) is not None:
+        return f"{name} is a link to {outside}, {_SELF_CONTAINED}"
+    if not path.is_file():
+        return f"{name} is no file" if path.exists() else f"{name} is missing"
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror}"
+    if found != sha256:
+        return f"{name} does not have the sha256 that the manifest names; the file is damaged or replaced"
+    return None
+
+
+def _outside(folder: Path, path: Path) -> Path | None:
+    """Return where a link leads that leaves the folder, or None."""
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError):  # a link to itself: as good as missing
+        return None
+    return None if target.is_relative_to(folder.resolve()) else target
 
 
 def _manifest_from(content: dict[str, Any]) -> Manifest:

@@ -168,13 +168,13 @@ class Server:
         threads = config.threads or available_cpus()
         try:
             tokenizer = bundle.load_tokenizer(folder, manifest)
-        except BundleError as error:
-            raise StartupError(str(error)) from error
-        try:
             runtime = OnnxRuntime(
                 folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
             )
+            bundle.require_unchanged(folder, manifest)
             pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
+        except BundleError as error:
+            raise StartupError(str(error)) from error
         except MemoryError as error:
             raise StartupError(
                 f"no memory for the caches of {config.max_rows} texts and for encoding {config.encode_tokens} tokens: "

@@ -125,8 +125,8 @@ def test_a_manifest_with_cells_survives_writing(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder_layer": "lstm"}, "decoder_layer is 'lstm'; this version knows self-attention, ssru"),
-        ({"decoder_layer": "ssru"}, "cell_width is 0; an ssru layer needs 1 or more"),
+        ({"decoder_layer": "lstm"}, "shape.decoder_layer is .lstm.; this version knows self-attention, ssru"),
+        ({"decoder_layer": "ssru"}, "shape.cell_width is 0; an ssru layer needs 1 or more"),
     ],
 )
 def test_a_state_that_nobody_knows_is_refused(copy: Path, changes: dict[str, object], message: str) -> None:
