@@ -26,7 +26,14 @@ def make_tokenizer() -> Tokenizer:
 
 
 def make_trainer(
-    tokenizer: Tokenizer, run: Path, *, steps: int, seed: int = 5, dropout: float = 0.1, **settings: Any
+    tokenizer: Tokenizer,
+    run: Path,
+    *,
+    steps: int,
+    seed: int = 5,
+    dropout: float = 0.1,
+    max_target_tokens: int = 64,
+    **settings: Any,
 ) -> Trainer:
     torch.manual_seed(seed)
     config = ModelConfig(
@@ -38,7 +45,7 @@ def make_trainer(
         num_decoder_layers=1,
         dropout=dropout,
         max_source_tokens=64,
-        max_target_tokens=64,
+        max_target_tokens=max_target_tokens,
     )
     training = TrainConfig(**{"batch_tokens": 300, "warmup_steps": 10, "max_steps": steps, "seed": seed, **settings})
     return Trainer(

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from dragoman.cli.main import main
-from dragoman.model.checkpoint import load_checkpoint
+from dragoman.model.checkpoint import load_checkpoint, save_checkpoint
 from dragoman.model.generated import write_corpus
+from dragoman.model.languages import Languages
 from dragoman.model.readers import read_pairs
 
 RECIPE = """
@@ -91,10 +92,16 @@ def test_tensorboard_gets_the_log(recipe: Path, data: Path, tmp_path: Path) -> N
     [
         (["--train", "a.tsv"], "--train needs --valid"),
         (["--train", "a", "b", "c", "--valid", "d.tsv"], "--train has 3 files"),
-        (["--train", "gone.tsv", "--valid", "gone.tsv"], "gone.tsv: does not exist"),
+        (["--train", "gone.tsv", "--valid", "gone.tsv"], "--train: gone.tsv: does not exist"),
+        (["--train", "data/train.tsv", "--valid", "gone.tsv"], "--valid: gone.tsv: does not exist"),
+        (["--train", "data/train.tsv", "--valid", "wrong.tsv"], "--valid: wrong.tsv: line 1: 1 column(s)"),
+        (["--data", "gone"], "--data: gone/train.tsv: does not exist"),
         (["--train", "recipe.toml", "--valid", "recipe.toml"], "unknown format .toml"),
+        (["--data", "data", "--out", "wrong.tsv"], "--out wrong.tsv cannot be written into: File exists"),
+        (["--data", "data", "--out", "wrong.tsv/run"], "--out wrong.tsv/run cannot be written into: Not a directory"),
     ],
 )
+@pytest.mark.usefixtures("data")
 def test_wrong_data_is_named(
     recipe: Path,
     tmp_path: Path,
@@ -103,10 +110,13 @@ def test_wrong_data_is_named(
     arguments: list[str],
     said: str,
 ) -> None:
-    """Before anything is trained."""
+    """Before anything is trained, the vocabulary included: with a large corpus that takes minutes."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "wrong.tsv").write_text("no tab here\n")
     assert train(recipe, tmp_path / "run", *arguments) == 1
-    assert said in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "training a vocabulary" not in shown
 
 
 def test_a_bad_line_ends_training_before_it_begins(
@@ -116,7 +126,9 @@ def test_a_bad_line_ends_training_before_it_begins(
     with (data / "train.tsv").open("a", encoding="utf-8") as lines:
         lines.write("no tab here\n")
     assert train(recipe, tmp_path / "run", "--data", data) == 1
-    assert "train.tsv: line 201: " in capsys.readouterr().err
+    shown = capsys.readouterr().err.strip().splitlines()[-1]
+    assert shown.startswith(f"dragoman train: --data: {data / 'train.tsv'}: line 201: 1 column(s)")
+    assert "INTERNAL" not in shown
     assert not list((tmp_path / "run").glob("checkpoint-*"))
 
 
@@ -152,3 +164,56 @@ def test_a_run_does_not_start_from_another_architecture(
     recipe.write_text(RECIPE.replace("d_ff = 32", "d_ff = 48"))
     assert train(recipe, tmp_path / "third", "--data", data, "--start-from", tmp_path / "first") == 1
     assert "d_ff was 32 and is 48. Describe the same model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("precision", "extra"), [("fp16", ""), ("fp32", "stages = [{max_pieces = 9999}]")])
+def test_settings_that_do_not_fit_show_before_the_vocabulary_is_made(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], precision: str, extra: str
+) -> None:
+    """Not after it."""
+    recipe.write_text(f'{RECIPE}precision = "{precision}"\n{extra}\n')
+    assert train(recipe, tmp_path / "run", "--data", data, "--device", "cpu") == 1
+    assert "training a vocabulary" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("threads", ["-3", "1.5", "4294967296"])
+def test_a_wrong_number_of_threads_is_wrong_usage(capsys: pytest.CaptureFixture[str], threads: str) -> None:
+    """With the range, instead of what torch says."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "--recipe", "r", "--data", "d", "--out", "o", "--threads", threads])
+    assert f"argument --threads: '{threads}' is not a whole number from 0" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_command_is_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Importing torch takes seconds; no traceback."""
+
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dragoman.cli.main.importlib.import_module", interrupt)
+    assert main(["train", "--help"]) == 130
+    assert capsys.readouterr().err == "dragoman train: interrupted\n"
+
+
+def test_as_many_checkpoints_as_were_kept_can_be_averaged(recipe: Path, data: Path, tmp_path: Path) -> None:
+    """The README's example: keep_checkpoints = N, then --last N."""
+    recipe.write_text(RECIPE + "keep_checkpoints = 3\ncheckpoint_minutes = 0\n")
+    assert train(recipe, tmp_path / "run", "--data", data) == 0
+    mean = tmp_path / "mean"
+    assert main(["average", "--run", str(tmp_path / "run"), "--last", "3", "--out", str(mean)]) == 0
+    assert load_checkpoint(mean).step == 3
+    assert load_checkpoint(mean).trained_with["training"]["keep_checkpoints"] == 3
+
+
+def test_a_model_of_several_languages_is_not_trained_on(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its language tokens would silently be left out."""
+    assert train(recipe, tmp_path / "first", "--data", data) == 0
+    first = load_checkpoint(tmp_path / "first")
+    several = Languages.pair("en", "de")
+    save_checkpoint(tmp_path / "many", first.model, first.tokenizer, languages=("en", "de"), step=1, several=several)
+    assert train(recipe, tmp_path / "second", "--data", data, "--start-from", tmp_path / "many") == 1
+    assert "translates several languages" in capsys.readouterr().err

@@ -42,7 +42,11 @@ COMMANDS = {
     "average": Command("dragoman.model.commands.average", "train", "average checkpoints of a training run"),
     "evaluate": Command("dragoman.evaluation.command", "train", "score a checkpoint, a bundle, a server or a file"),
     "export": Command("dragoman.export.commands.export", "export", "write a bundle from a checkpoint"),
+    "import": Command(
+        "dragoman.export.commands.import_", "export", "write a bundle from a checkpoint of another library"
+    ),
     "verify": Command("dragoman.export.commands.verify", "export", "compare a bundle with its checkpoint"),
+    "inspect": Command("dragoman.export.commands.inspect", "export", "show what is in a bundle"),
     "serve": Command("dragoman.server.commands.serve", "server", "serve a bundle over gRPC"),
     "translate": Command("dragoman.client.commands.translate", "", "translate texts through a running server"),
 }
@@ -64,7 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     name = given[0]
-    module = _load(name)
+    try:  # importing takes seconds, in which people change their minds
+        module = _load(name)
+    except KeyboardInterrupt:
+        return _interrupted(name)
     if module is None:
         return 1
     own = argparse.ArgumentParser(prog=f"dragoman {name}", description=module.__doc__, formatter_class=_Formatter)
@@ -120,9 +127,13 @@ def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
         print(f"dragoman {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"dragoman {name}: interrupted", file=sys.stderr)
-        return 130
+        return _interrupted(name)
     return code
+
+
+def _interrupted(name: str) -> int:
+    print(f"dragoman {name}: interrupted", file=sys.stderr)
+    return 128 + signal.SIGINT
 
 
 @contextmanager

@@ -4,12 +4,13 @@ The translations come from a checkpoint, an exported bundle, a running server, o
 translated counts as an empty translation, never as absent.
 
     dragoman evaluate --data test.tsv --checkpoint runs/en-de
-    dragoman evaluate --data test.tsv --server 127.0.0.1:50051 --out test.de
+    dragoman evaluate --data test.en test.de --server 127.0.0.1:50051 --out test.de
     dragoman evaluate --data test.tsv --translations test.de --examples
 
 Faults: "empty" is white space only. "untranslated" is the source itself, case and white space aside,
 where it has 3 words or more and the reference is another text. "looping" has 1 to 4 words or marks
-at least 4 times in a row, which the reference has not, or was cut at the limit on new tokens.
+at least 4 times in a row, which the reference has not, or up to 20 characters inside a word ("undundundund"),
+or was cut at the limit on new tokens.
 "refused" is a source beyond the model's limit.
 """
 
@@ -33,9 +34,10 @@ from dragoman.evaluation.lines import lines_system
 from dragoman.evaluation.report import refusals, text_report
 from dragoman.evaluation.system import System
 from dragoman.export.errors import ExportError
+from dragoman.model.commands.arguments import MAX_THREADS, whole_number
 from dragoman.model.errors import ModelError
 from dragoman.model.evaluate import evaluate
-from dragoman.model.readers import read_pairs
+from dragoman.model.readers import PairFiles, supported_formats
 from dragoman.model.samples import Output, Sample
 from dragoman.model.scores import DEFAULT_TOKENIZER, TOKENIZERS
 from dragoman.model.translate import DEFAULT_ROWS
@@ -48,7 +50,14 @@ _EXAMPLES = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="test set with sources and references")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        nargs="+",
+        required=True,
+        metavar="FILE",
+        help=f"test set with sources and references: {supported_formats()}",
+    )
     system = parser.add_mutually_exclusive_group(required=True)
     system.add_argument("--checkpoint", type=Path, metavar="DIR", help="translate with PyTorch")
     system.add_argument(
@@ -61,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"translate through a running server, for example {DEFAULT_TARGET}",
     )
     system.add_argument("--translations", type=Path, metavar="FILE", help="score this file, line i for pair i")
+    for side in ("source", "target"):
+        parser.add_argument(
+            f"--{side}-language",
+            default="",
+            metavar="TAG",
+            help=f"{side} language of the data, where the model or the file has several; default: the model's",
+        )
     parser.add_argument(
         "--limit",
         type=arguments.count_or_zero,
@@ -94,6 +110,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="texts that are translated together (default: %(default)s)",
     )
+    parser.add_argument("--device", help="of a checkpoint: auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_argument(
+        "--threads",
+        type=whole_number(0, MAX_THREADS),
+        metavar="N",
+        help="CPU threads of a checkpoint or a bundle; 0 takes all (default: 0)",
+    )
     parser.add_argument(
         "--timeout",
         type=arguments.seconds,
@@ -105,8 +128,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Translate, score and report."""
-    pairs = list(itertools.islice(read_pairs(args.data), args.limit or None))
-    system = _system(args, len(pairs))
+    data = PairFiles.of("--data", args.data)
+    system = _system(args)
+    pairs = list(itertools.islice(data.read(system.languages), args.limit or None))
     outputs = _translate(system, [pair.source for pair in pairs], args.out)
     evaluation = evaluate(
         [
@@ -118,26 +142,34 @@ def run(args: argparse.Namespace) -> int:
     if refused := refusals(evaluation):
         print(f"dragoman evaluate: {refused}", file=sys.stderr)
     if args.json:
-        print(json.dumps({"system": system.name, "data": str(args.data), **evaluation.to_dict(examples=args.examples)}))
+        print(json.dumps({"system": system.name, "data": str(data), **evaluation.to_dict(examples=args.examples)}))
     else:
-        print(text_report(evaluation, system=system.name, data=str(args.data), examples=args.examples))
+        print(text_report(evaluation, system=system.name, data=str(data), examples=args.examples))
     return 0
 
 
-def _system(args: argparse.Namespace, num_pairs: int) -> System:
+def _system(args: argparse.Namespace) -> System:
     """Open what the arguments name; the other kinds' imports, which may not be installed, are left alone."""
+    chosen = {"source_language": args.source_language, "target_language": args.target_language}
+    if args.device is not None and not args.checkpoint:
+        raise EvaluationError("--device is for --checkpoint: a bundle runs on the CPU, a server where it was started")
+    if args.threads is not None and not (args.checkpoint or args.bundle):
+        raise EvaluationError("--threads is for --checkpoint and --bundle: nothing else computes here")
     if args.translations:
-        return lines_system(args.translations, limit=args.limit)
+        if any(chosen.values()) and not all(chosen.values()):
+            raise EvaluationError("--source-language and --target-language belong together; give both or none")
+        languages = (args.source_language, args.target_language) if args.source_language else None
+        return lines_system(args.translations, limit=args.limit, languages=languages)
     if args.server:
         from dragoman.evaluation.server import server_system
 
-        return server_system(
-            args.server, data=args.data, num_pairs=num_pairs, num_texts=args.batch, timeout_s=args.timeout
-        )
+        return server_system(args.server, data=args.data[0], num_texts=args.batch, timeout_s=args.timeout, **chosen)
     if args.checkpoint:
         from dragoman.evaluation.checkpoint import checkpoint_system
 
-        return checkpoint_system(args.checkpoint, rows=args.batch)
+        return checkpoint_system(
+            args.checkpoint, rows=args.batch, device=args.device or "auto", threads=args.threads or 0, **chosen
+        )
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read when ONNX Runtime is imported
     try:
         from dragoman.evaluation.bundle import bundle_system
@@ -148,7 +180,7 @@ def _system(args: argparse.Namespace, num_pairs: int) -> System:
             f"--bundle needs {error.name}, which is not installed. "
             "Install the extra 'export', in a checkout of Dragoman: pip install '.[export]'"
         ) from error
-    return bundle_system(args.bundle, rows=args.batch)
+    return bundle_system(args.bundle, rows=args.batch, threads=args.threads or 0, **chosen)
 
 
 def _translate(system: System, sources: Sequence[str], out: Path | None) -> list[Output]:

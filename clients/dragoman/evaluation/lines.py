@@ -10,12 +10,13 @@ from dragoman.evaluation.system import System
 from dragoman.model.samples import Ending, Output
 
 
-def lines_system(path: Path, *, limit: int) -> System:
+def lines_system(path: Path, *, limit: int, languages: tuple[str, str] | None = None) -> System:
     """Read a file of translations.
 
     Args:
         path: UTF-8 text.
         limit: Use the first lines only; 0 means all.
+        languages: BCP-47 tags of the sources and of the translations, if they are known.
 
     Raises:
         EvaluationError: It cannot be read; from `System.translate`: it has more or fewer lines than there
@@ -35,4 +36,4 @@ def lines_system(path: Path, *, limit: int) -> System:
             )
         return [Output(text, Ending.UNKNOWN) for text in texts]
 
-    return System(f"translations {path}", translate)
+    return System(f"translations {path}", translate, languages)

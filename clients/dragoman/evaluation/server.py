@@ -13,10 +13,17 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from dragoman.client import AsyncTranslationClient, CallError, FinishReason, InvalidRequestError, TranslationClient
+from dragoman.client import (
+    AsyncTranslationClient,
+    CallError,
+    FinishReason,
+    InvalidRequestError,
+    ModelInfo,
+    TranslationClient,
+)
 from dragoman.client.commands.lines import Line, batches
 from dragoman.client.commands.pipeline import run_in_order
-from dragoman.client.commands.report import failure
+from dragoman.client.commands.report import failure, unreachable
 from dragoman.evaluation.system import System
 from dragoman.model.samples import Ending, Output
 
@@ -29,15 +36,24 @@ _ENDINGS = {
 }
 
 
-def server_system(address: str, *, data: Path, num_pairs: int, num_texts: int, timeout_s: float) -> System:
+def server_system(
+    address: str,
+    *,
+    data: Path,
+    num_texts: int,
+    timeout_s: float,
+    source_language: str = "",
+    target_language: str = "",
+) -> System:
     """Connect to a server.
 
     Args:
         address: HOST:PORT.
         data: File of the sources, line i for source i; named in errors.
-        num_pairs: How many sources there are.
         num_texts: Texts per call, unless the server takes fewer.
         timeout_s: Deadline of a call, its retries included.
+        source_language: BCP-47 tag; "" for the model's default.
+        target_language: Likewise.
 
     Raises:
         CommandError: Nothing answers there; says what to do. `System.translate` raises it too, and names
@@ -47,24 +63,33 @@ def server_system(address: str, *, data: Path, num_pairs: int, num_texts: int, t
         with TranslationClient(address, timeout_s=timeout_s) as client:
             model = client.model()
     except CallError as error:
-        ends = [Line("", "\n", str(data), number) for number in (1, num_pairs)]
-        raise failure(error, ends, server=address, timeout_s=timeout_s) from error
+        raise unreachable(error, server=address, timeout_s=timeout_s) from error
     max_lines = min(num_texts, model.limits.max_texts)
 
     def translate(sources: Sequence[str]) -> list[Output]:
         lines = [Line(source, "\n", str(data), number) for number, source in enumerate(sources, 1)]
-        calls = _Calls(address, timeout_s)
+        calls = _Calls(address, timeout_s, (source_language, target_language))
         return asyncio.run(calls.translate(batches(lines, max_lines=max_lines), len(lines)))
 
-    return System(f"server {address}: {model.name} {model.precision} version {model.version}", translate)
+    name = f"server {address}: {model.name} {model.precision} version {model.version}"
+    return System(name, translate, _languages(model, source_language, target_language))
+
+
+def _languages(model: ModelInfo, source: str, target: str) -> tuple[str, str] | None:
+    """Return what is translated into what, as far as it is known without asking for a translation."""
+    if len(model.language_pairs) == 1:
+        (pair,) = model.language_pairs
+        return source or pair.source_language, target or pair.target_language
+    return (source, target) if source and target else None
 
 
 class _Calls:
     """The calls of one evaluation."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, languages: tuple[str, str]) -> None:
         self._address = address
         self._timeout_s = timeout_s
+        self._source_language, self._target_language = languages
 
     async def translate(self, groups: Iterator[tuple[Line, ...]], total: int) -> list[Output]:
         """Return the outputs of all lines, in their order."""
@@ -87,7 +112,11 @@ class _Calls:
         while rest := [i for i, output in enumerate(outputs) if output is None]:
             sent = [lines[i] for i in rest]
             try:
-                result = await client.translate([line.text for line in sent])
+                result = await client.translate(
+                    [line.text for line in sent],
+                    source_language=self._source_language,
+                    target_language=self._target_language,
+                )
             except CallError as error:
                 refused = _refused_texts(error, len(sent))
                 if not refused:

@@ -15,7 +15,10 @@ class System:
     Attributes:
         name: Kind, place and version, for the report.
         translate: Sources to outputs, one to one; a source that is not accepted is marked as refused.
+        languages: BCP-47 tags of what it translates and into what, for data that holds several languages; None
+            if it does not say.
     """
 
     name: str
     translate: Callable[[Sequence[str]], list[Output]]
+    languages: tuple[str, str] | None = None

@@ -48,6 +48,7 @@ def average_checkpoints(folders: Sequence[Path], out: Path) -> Path:
         languages=(first.source_language, first.target_language),
         step=newest.step,
         several=first.languages,
+        trained_with=newest.trained_with,
     )
 
 

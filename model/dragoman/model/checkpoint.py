@@ -11,7 +11,7 @@ import json
 import os
 import pickle
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class Checkpoint:
         target_language: BCP-47 tag, likewise.
         step: Updates done.
         languages: Of a model of several languages; None for one pair.
+        trained_with: Settings of the training, see `run_settings`; empty if they are not known.
     """
 
     path: Path
@@ -51,6 +52,7 @@ class Checkpoint:
     target_language: str
     step: int
     languages: Languages | None = None
+    trained_with: dict[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -64,6 +66,7 @@ def save_checkpoint(
     keep: int = 1,
     best: bool = True,
     several: Languages | None = None,
+    trained_with: dict[str, Any] | None = None,
 ) -> Path:
     """Write `run/checkpoint-<step>` and delete older ones; a step that is saved already is left alone.
 
@@ -77,6 +80,7 @@ def save_checkpoint(
         keep: How many of the newest stay.
         best: This one is the best of the run so far, by its validation score: it stays until there is a better one.
         several: Of a model of several languages.
+        trained_with: Settings to be kept beside the weights, JSON-ready.
 
     Returns:
         The folder.
@@ -97,9 +101,13 @@ def save_checkpoint(
         "best": best,
     }
     if description := describe_tokenizer(tokenizer):
-        meta |= {"tokenizer": description, "special": tokenizer.special.to_dict()}
+        meta["tokenizer"] = description
+    if description or tokenizer.special != SPECIAL_IDS:
+        meta["special"] = tokenizer.special.to_dict()
     if several is not None:
         meta["languages"] = several.to_dict()
+    if trained_with:
+        meta["trained_with"] = trained_with
     try:
         for stale in run.glob(f".{_PREFIX}*.partial"):
             shutil.rmtree(stale, ignore_errors=True)
@@ -114,7 +122,8 @@ def save_checkpoint(
         os.replace(temporary, target)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"cannot write {target}: {error}; earlier checkpoints are unchanged") from error
+        kept = "; earlier checkpoints are unchanged" if checkpoints(run) else ""
+        raise CheckpointError(f"cannot write {target}: {error}{kept}") from error
     found = checkpoints(run)
     for old in set(found[:-keep]) - {best_checkpoint(run)}:
         shutil.rmtree(old, ignore_errors=True)
@@ -167,7 +176,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     folder = path if (path / "config.json").exists() else best_checkpoint(path)
     if folder is None:
-        raise CheckpointError(f"{path} holds no checkpoint; give the --out folder of `dragoman train`")
+        found = "holds no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "does not exist"
+        raise CheckpointError(f"{path} {found}; give the --out folder of `dragoman train`")
     meta = _meta(folder)
     try:
         if meta["format_version"] != FORMAT_VERSION:
@@ -185,7 +195,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if missing or surplus:
         raise CheckpointError(f"{folder}: missing tensors {missing}, surplus tensors {surplus}")
     return Checkpoint(
-        folder, model.eval(), tokenizer, meta["source_language"], meta["target_language"], meta["step"], languages
+        folder,
+        model.eval(),
+        tokenizer,
+        meta["source_language"],
+        meta["target_language"],
+        meta["step"],
+        languages,
+        meta.get("trained_with", {}),
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dragoman.model.augment import augment
 from dragoman.model.errors import ConfigError, TrainingError
+from dragoman.model.lengths import LeftOut, LengthLimits
 from dragoman.model.padding import pad_rows
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
@@ -98,7 +99,11 @@ class TrainingData:
 
     Pairs are taken in chunks of at most `shuffle_pairs`, so a corpus need not fit in memory; one
     that fits in a single chunk is read once. Everything random depends on seed, epoch and chunk
-    alone: a resumed run sees the batches that an uninterrupted one would have seen.
+    alone: a resumed run sees the batches that an uninterrupted one would have seen. (Only BPE dropout
+    differs between processes: SentencePiece mixes its seed with one of the process.)
+
+    Attributes:
+        left_out: By limits, how many pairs of the first chunk that was batched within them were too long.
     """
 
     def __init__(self, read: Callable[[], Iterable[Pair]], tokenizer: Tokenizer, config: TrainConfig) -> None:
@@ -112,17 +117,18 @@ class TrainingData:
         self._read = read
         self._tokenizer = tokenizer
         self._config = config
+        self.left_out: dict[LengthLimits, LeftOut] = {}
         self._only_chunk: list[Pair] | None = None
         self._unaltered: list[Example] | None = None
 
     def batches(
-        self, *, epoch: int, max_pieces: int, chunk: int = 0, batch: int = 0
+        self, *, epoch: int, limits: LengthLimits, chunk: int = 0, batch: int = 0
     ) -> Iterator[tuple[int, int, list[Example]]]:
         """Yield the batches of an epoch from a position on.
 
         Args:
             epoch: Number of the pass; each has another order.
-            max_pieces: Longer examples are left out.
+            limits: Longer examples are left out, and counted in `left_out`.
             chunk: First chunk.
             batch: First batch within it.
 
@@ -133,9 +139,12 @@ class TrainingData:
             if number < chunk:
                 continue
             examples = self._examples(pairs, epoch, number)
+            if limits not in self.left_out:
+                too_long = sum(not limits.admit(example) for example in examples)
+                self.left_out[limits] = LeftOut(limits, len(examples), too_long, self._only_chunk is not None)
             order = batches_of_epoch(
                 examples,
-                max_pieces=max_pieces,
+                limits=limits,
                 batch_tokens=self._config.batch_tokens,
                 seed=self._config.seed,
                 epoch=epoch,
@@ -144,10 +153,10 @@ class TrainingData:
             for index in range(first, len(order)):
                 yield number, index, [examples[i] for i in order[index]]
 
-    def groups(self, size: int, *, epoch: int, max_pieces: int, chunk: int = 0, batch: int = 0) -> Iterator[Group]:
+    def groups(self, size: int, *, epoch: int, limits: LengthLimits, chunk: int = 0, batch: int = 0) -> Iterator[Group]:
         """Yield the same batches, `size` at a time; the last group of a chunk may be smaller."""
         group: Group | None = None
-        for number, index, examples in self.batches(epoch=epoch, max_pieces=max_pieces, chunk=chunk, batch=batch):
+        for number, index, examples in self.batches(epoch=epoch, limits=limits, chunk=chunk, batch=batch):
             if group is not None and (group.chunk != number or len(group.batches) == size):
                 yield group
                 group = None
@@ -202,13 +211,13 @@ class TrainingData:
 
 
 def batches_of_epoch(
-    examples: Sequence[Example], *, max_pieces: int, batch_tokens: int, seed: int, epoch: int
+    examples: Sequence[Example], *, limits: LengthLimits, batch_tokens: int, seed: int, epoch: int
 ) -> list[list[int]]:
     """Group examples of similar length into batches, in an order that seed and epoch decide.
 
     Args:
         examples: All training examples.
-        max_pieces: Longer ones are left out.
+        limits: Longer ones are left out.
         batch_tokens: Upper limit of rows x longest side; one longer example still gets a batch.
         seed: Of the order.
         epoch: Number of the pass; each has another order.
@@ -217,7 +226,7 @@ def batches_of_epoch(
         Indices into `examples`, one list per batch.
     """
     generator = random.Random(f"{seed}/{epoch}")  # noqa: S311  # data order, not a secret
-    order = [i for i, example in enumerate(examples) if example.length <= max_pieces]
+    order = [i for i, example in enumerate(examples) if limits.admit(example)]
     generator.shuffle(order)
     order.sort(key=lambda i: examples[i].length)  # stable: equal lengths stay shuffled
     batches: list[list[int]] = []

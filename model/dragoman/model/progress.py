@@ -20,6 +20,7 @@ class Progress:
         stage_seconds: Of these, in the current stage.
         best: Best validation score, higher is better.
         misses: Validations since then.
+        measure: What `best` counts, see `Validation.measure_name`; empty in checkpoints of older versions.
     """
 
     step: int = 0
@@ -31,6 +32,26 @@ class Progress:
     stage_seconds: float = 0.0
     best: float = -math.inf
     misses: int = 0
+    measure: str = ""
+
+    def count_by(self, measure: str) -> str:
+        """Begin to look for the best anew if validation measures something else than before.
+
+        Args:
+            measure: What it measures now.
+
+        Returns:
+            What it measured before if that was another thing, else an empty text.
+        """
+        before = self.measure
+        if not before and math.isfinite(self.best):  # older versions compared a chrF, or a loss below zero
+            kind = "chrF" if self.best >= 0 else "loss"
+            before = measure if measure.startswith(kind) else kind
+        differs = before != measure and (math.isfinite(self.best) or self.misses > 0)
+        if differs:
+            self.best, self.misses = -math.inf, 0
+        self.measure = measure
+        return before if differs else ""
 
 
 class Meter:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dragoman.model.samples import Ending, Sample
 
 MIN_COPIED_WORDS = 3
 MAX_LOOP_TOKENS = 4
+MAX_LOOP_CHARACTERS = 20
 MIN_LOOP_TURNS = 4
+
+# The shortest run of characters that comes again at once, inside a word.
+_INSIDE_WORD = re.compile(rf"(.{{1,{MAX_LOOP_CHARACTERS}}}?)\1{{{MIN_LOOP_TURNS - 1},}}")
 
 # A word, one character of a script written without spaces, or a mark.
 _TOKEN = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\W\u3040-\u30ff\u3400-\u9fff]+|[^\\w\\s]")
@@ -68,8 +72,8 @@ def is_untranslated(sample: Sample) -> bool:
 def is_looping(sample: Sample) -> bool:
     """Whether the output repeats itself, or goes on until the limit on new tokens cuts it.
 
-    Repeats itself: 1 to `MAX_LOOP_TOKENS` words or marks occur `MIN_LOOP_TURNS` times in a row, and do
-    not in the reference.
+    Repeats itself: 1 to `MAX_LOOP_TOKENS` words or marks, or 1 to `MAX_LOOP_CHARACTERS` characters inside a
+    word, occur `MIN_LOOP_TURNS` times in a row, and do not in the reference.
     """
     return sample.output.ending is Ending.LIMIT or not loops(sample.output.text) <= loops(sample.reference)
 
@@ -78,10 +82,11 @@ def loops(text: str) -> frozenset[tuple[str, ...]]:
     """Return what `text` repeats at least `MIN_LOOP_TURNS` times in a row.
 
     Each loop is named by its alphabetically first rotation, so that "a b a b" and "b a b a" are one,
-    and has no shorter loop inside: "a a a a a a a a" is a loop of "a", not of "a a".
+    and has no shorter loop inside: "a a a a a a a a" is a loop of "a", not of "a a". One inside a word is
+    named as one text, with a hyphen at each end: "-und-".
     """
     tokens = _TOKEN.findall(text.casefold())
-    found: set[tuple[str, ...]] = set()
+    found = {loop for token in set(tokens) for loop in _loops_inside(token)}
     for size in range(1, MAX_LOOP_TOKENS + 1):
         matching = 0  # tokens in a row that equal the one `size` before
         for end in range(size, len(tokens)):
@@ -92,6 +97,13 @@ def loops(text: str) -> frozenset[tuple[str, ...]]:
                 if len(set(rotations)) == size:
                     found.add(min(rotations))
     return frozenset(found)
+
+
+def _loops_inside(word: str) -> Iterator[tuple[str, ...]]:
+    for match in _INSIDE_WORD.finditer(word):
+        unit: str = match[1]
+        if any(character.isalpha() for character in unit):  # 10000 and ____ are no loops
+            yield (f"-{min(unit[i:] + unit[:i] for i in range(len(unit)))}-",)
 
 
 def _plain(text: str) -> str:

@@ -15,6 +15,44 @@ from dragoman.model.errors import ConfigError
 from dragoman.model.presets import PRESETS
 from dragoman.model.settings import build, known, raise_all, wrong_types
 
+MAX_SEED = 2**32 - 1
+"""Largest seed: torch and the processes of a run derive 64-bit seeds from it."""
+
+MAX_VOCAB_SIZE = 2**31 - 1
+"""Ids are 32-bit numbers in SentencePiece."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagePair:
+    """What is translated into what: the table [languages].
+
+    Attributes:
+        source: BCP-47 tag.
+        target: BCP-47 tag of another language.
+    """
+
+    source: str
+    target: str
+
+    def __post_init__(self) -> None:
+        """Check the tags.
+
+        Raises:
+            ConfigError: Names every wrong one.
+        """
+        raise_all("languages", wrong_types(self))
+        problems = [
+            f'{name} is {tag!r}; it must be a BCP-47 tag, for example "en" or "pt-BR"'
+            for name, tag in asdict(self).items()
+            if not tag or tag.split() != [tag]
+        ]
+        if not problems and self.source.lower() == self.target.lower():
+            problems.append(
+                f'source and target are both {self.target!r}; tell two kinds of one language apart, as "de" and '
+                '"de-x-simple"'
+            )
+        raise_all("languages", problems)
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -104,7 +142,7 @@ class TrainConfig:
         validate_chrf_pairs: Pairs translated for the periodic chrF; 0 leaves it out.
         patience: Stop after so many validations without a better chrF (without chrF: loss); 0 never.
         shuffle_pairs: Pairs held in memory and shuffled at once; a larger corpus is streamed.
-        seed: Of initialisation, dropout, augmentation and batch order.
+        seed: Of initialisation, dropout, augmentation and batch order; 0 to `MAX_SEED`.
         origin_shares: For an origin of the corpus (its third column), the share of its pairs that
             each epoch takes, drawn anew; others are taken whole.
         augmentation: Alterations of the training text.
@@ -170,6 +208,8 @@ class TrainConfig:
             for origin, share in self.origin_shares.items()
             if not 0.0 <= share <= 1.0
         ]
+        if not 0 <= self.seed <= MAX_SEED:
+            problems.append(f"seed is {self.seed}; it must be from 0 to {MAX_SEED}")
         if self.patience and not self.validate_pairs and not self.validate_chrf_pairs:
             problems.append("patience needs validate_pairs or validate_chrf_pairs: what gets no better?")
         if any(not stage.minutes for stage in self.stages[:-1]):
@@ -178,13 +218,35 @@ class TrainConfig:
             problems.append("max_steps and max_minutes are both 0; set one of them so that training ends")
         raise_all("training", problems)
 
+    def check_stages(self, max_source_tokens: int, max_target_tokens: int) -> None:
+        """Compare the stages with what a model covers.
+
+        Raises:
+            ConfigError: A stage would admit pairs that are too long on both sides.
+        """
+        limit = max(max_source_tokens, max_target_tokens)
+        raise_all(
+            "training",
+            [
+                f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}; "
+                "lower it, or raise max_source_tokens or max_target_tokens in [model]"
+                for stage in self.stages
+                if stage.max_pieces > limit
+            ],
+        )
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
         """Read a recipe's table; an unknown key is an error."""
         values = known(cls, "training", values)
-        stages = tuple(build(Stage, "stage", stage) for stage in values.pop("stages", ()))
+        stages = values.pop("stages", [])
+        if not isinstance(stages, list):
+            raise ConfigError(
+                f"training configuration: stages is {stages!r}; it must be a list of tables, for example "
+                "[{max_pieces = 64, minutes = 10}, {max_pieces = 256}]"
+            )
         augmentation = build(Augmentation, "augmentation", values.pop("augmentation", {}))
-        return cls(**values, stages=stages, augmentation=augmentation)
+        return cls(**values, stages=tuple(build(Stage, "stage", stage) for stage in stages), augmentation=augmentation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +272,16 @@ class TokenizerConfig:
             ConfigError: Names every wrong setting.
         """
         raise_all("tokenizer", wrong_types(self))
-        raise_all(
-            "tokenizer",
-            [
-                f"{name} is {getattr(self, name)}; it must be greater than 0"
-                for name in ("vocab_size", "sample_pairs")
-                if getattr(self, name) <= 0
-            ],
-        )
+        problems = [
+            f"{name} is {getattr(self, name)}; it must be greater than 0"
+            for name in ("vocab_size", "sample_pairs")
+            if getattr(self, name) <= 0
+        ]
+        if self.vocab_size > MAX_VOCAB_SIZE:
+            problems.append(f"vocab_size is {self.vocab_size}; it must be at most {MAX_VOCAB_SIZE}")
+        if not all(self.user_symbols) or len(set(self.user_symbols)) < len(self.user_symbols):
+            problems.append(f"user_symbols is {list(self.user_symbols)}; each must be a text, and another one")
+        raise_all("tokenizer", problems)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TokenizerConfig:
@@ -252,15 +316,22 @@ class Recipe:
         Raises:
             ConfigError: A setting is unknown or wrong.
         """
+        if not isinstance(self.model, dict):
+            raise ConfigError(f"model configuration is {self.model!r}; it must be a table of settings: [model]")
         settings = dict(self.model)
+        if "vocab_size" in settings:
+            raise ConfigError(
+                f"model.vocab_size is {settings['vocab_size']!r}: the vocabulary decides about it; "
+                "set vocab_size in [tokenizer]"
+            )
         if settings.get("source_vocab_size"):
             raise ConfigError(
                 "model.source_vocab_size: training makes one vocabulary for source and target; leave it out"
             )
         preset = settings.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
+        if preset is not None and not (isinstance(preset, str) and preset in PRESETS):
             raise ConfigError(f"model.preset is {preset!r}; choose one of {', '.join(PRESETS)}")
-        return ModelConfig.from_dict({**PRESETS.get(preset, {}), **settings, "vocab_size": vocab_size})
+        return ModelConfig.from_dict({**PRESETS.get(preset or "", {}), **settings, "vocab_size": vocab_size})
 
     @classmethod
     def load(cls, path: Path) -> Recipe:
@@ -280,16 +351,15 @@ class Recipe:
         unknown = sorted(set(content) - tables)
         if unknown:
             raise ConfigError(f"{path}: unknown table {unknown}; allowed are {sorted(tables)}")
-        languages = content.get("languages", {})
-        missing = sorted({"source", "target"} - set(languages))
-        if missing:
-            raise ConfigError(f'{path}: [languages] lacks {missing}; for example source = "en"')
+        languages = build(LanguagePair, "languages", content.get("languages", {}))
         recipe = cls(
-            source_language=languages["source"],
-            target_language=languages["target"],
+            source_language=languages.source,
+            target_language=languages.target,
             model=content.get("model", {}),
             tokenizer=TokenizerConfig.from_dict(content.get("tokenizer", {})),
             training=TrainConfig.from_dict(content.get("training", {})),
         )
-        recipe.model_config(recipe.tokenizer.vocab_size)  # wrong settings show before any work is done
+        # Wrong settings show before any work is done.
+        model = recipe.model_config(recipe.tokenizer.vocab_size)
+        recipe.training.check_stages(model.max_source_tokens, model.max_target_tokens)
         return recipe

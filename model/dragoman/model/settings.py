@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, fields
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -41,10 +42,10 @@ def known(cls: type, what: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def wrong_types(settings: Any) -> list[str]:
-    """Return a problem for each field whose value is not of its type; an int will do for a float."""
+    """Return a problem for each field whose value is not of its type; an int will do for a float, NaN will not."""
     hints = get_type_hints(type(settings))
     return [
-        f"{f.name} is {value!r}; {_wanted(hints[f.name])}"
+        f"{f.name} is {value!r}; {_wanted(hints[f.name], value)}"
         for f in fields(settings)
         if not _fits(value := getattr(settings, f.name), hints[f.name])
     ]
@@ -69,16 +70,29 @@ def _fits(value: Any, hint: Any) -> bool:
             _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
         )
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return _is_number(value) and _is_finite(value)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
-def _wanted(hint: Any) -> str:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
+def _wanted(hint: Any, value: Any) -> str:
     kind, arguments = get_origin(hint), get_args(hint)
     if kind is Literal:
         return f"choose one of {', '.join(map(str, arguments))}"
     if kind is UnionType:
-        return " or ".join(_wanted(argument) for argument in arguments if argument is not type(None))
+        return " or ".join(_wanted(argument, value) for argument in arguments if argument is not type(None))
+    if hint is float and _is_number(value):
+        return "it must be finite"
     names = {
         int: "it must be a whole number", float: "it must be a number", bool: "it must be true or false",
         str: "it must be a text", tuple: "it must be a list", dict: "it must be a table of numbers",

@@ -7,30 +7,30 @@ makes the same updates as one that was never stopped.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from tqdm import tqdm
 
-from dragoman.model.checkpoint import LOG, forget_log_behind, save_checkpoint
+from dragoman.model.checkpoint import delete_run, forget_log_behind, latest_checkpoint, save_checkpoint
 from dragoman.model.data import Group, TrainingData, collate_to
 from dragoman.model.device import Precision, Processes
 from dragoman.model.errors import TrainingError
+from dragoman.model.lengths import LengthLimits
 from dragoman.model.loss_module import LossModule
 from dragoman.model.optimizer import Optimizers
 from dragoman.model.progress import Meter, Progress
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import Stage, TrainConfig
+from dragoman.model.reporter import Reporter
 from dragoman.model.schedule import learning_rate
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.transformer import Transformer
@@ -52,6 +52,8 @@ class Trainer:
         validation: Sequence[Pair],
         run: Path,
         languages: tuple[str, str],
+        replaces: bool = False,
+        trained_with: dict[str, Any] | None = None,
         processes: Processes | None = None,
         device: torch.device | None = None,
         observe: Callable[[dict[str, Any]], None] = lambda _: None,
@@ -68,6 +70,9 @@ class Trainer:
             validation: Pairs for the periodic loss and chrF.
             run: Folder for checkpoints and the log.
             languages: BCP-47 tags of source and target.
+            replaces: The run that lies in `run` already is deleted, once this one has made an update: until
+                then it may fail.
+            trained_with: Settings to be kept in checkpoints, see `run_settings`.
             processes: The group this process belongs to; None trains alone.
             device: Where to compute; None is the CPU.
             observe: Is given each entry of the log.
@@ -75,8 +80,9 @@ class Trainer:
             clock: Seconds, monotonic.
 
         Raises:
-            ConfigError: The device cannot compute in the configured precision.
-            TrainingError: A stage, or every validation pair, is longer than the model's positions cover.
+            ConfigError: The device cannot compute in the configured precision, or a stage is longer than the
+                model's positions cover.
+            TrainingError: Every validation pair is.
         """
         self.device = device or torch.device("cpu")
         self.processes = processes or Processes()
@@ -87,17 +93,13 @@ class Trainer:
         self.run = run
         self.languages = languages
         self.training = training
-        limit = min(model.config.max_source_tokens, model.config.max_target_tokens)
-        self.stages = config.stages or (Stage(max_pieces=limit),)
-        for stage in self.stages:
-            if stage.max_pieces > limit:
-                raise TrainingError(
-                    f"a stage has max_pieces {stage.max_pieces}, but the model's positions end at {limit}"
-                )
+        self.limits = LengthLimits(model.config.max_source_tokens, model.config.max_target_tokens)
+        config.check_stages(self.limits.source, self.limits.target)
+        self.stages = config.stages or (Stage(max_pieces=max(self.limits.source, self.limits.target)),)
         self.validation = Validation(
-            validation, tokenizer, config, max_pieces=limit, precision=self.precision, device=self.device
+            validation, tokenizer, config, limits=self.limits, precision=self.precision, device=self.device
         )
-        self.progress = Progress()
+        self.progress = Progress(measure=self.validation.measure_name)
         self.optimizers = Optimizers(model, config)
         self.average: AveragedModel | None = None
         if config.ema_decay:
@@ -107,7 +109,9 @@ class Trainer:
         self._wrapped: nn.Module = LossModule(model, tokenizer.special.pad, compiled=config.compile)
         if self.processes.count > 1:
             self._wrapped = DistributedDataParallel(self._wrapped)
-        self._observe = observe
+        self._replaces = replaces
+        self._trained_with = trained_with
+        self._reporter = Reporter(run, leads=self.processes.leads, observe=observe)
         self._stop = stop
         self._clock = clock
 
@@ -118,6 +122,12 @@ class Trainer:
             TrainingError: The run had more stages than there are now, or another optimiser.
         """
         self.progress = Progress(**state["progress"])
+        measure = self.validation.measure_name
+        if before := self.progress.count_by(measure):
+            self._reporter.say(
+                f"validation measures {measure or 'nothing'} now and measured {before} before: "
+                "which checkpoint is best, and whether there is a better one (patience), is counted anew"
+            )
         if self.progress.stage >= len(self.stages):
             raise TrainingError(
                 f"the run is in stage {self.progress.stage + 1}, but the recipe has {len(self.stages)}; "
@@ -153,15 +163,17 @@ class Trainer:
         Raises:
             TrainingError: The loss or a gradient is not finite (earlier checkpoints are good), or no
                 pair is short enough for a stage.
+            CheckpointError: A checkpoint cannot be written.
         """
         self.run.mkdir(parents=True, exist_ok=True)
-        if self.processes.leads:
+        if self.processes.leads and not self._replaces:
             forget_log_behind(self.run, self.progress.step)
-        with (self.run / LOG).open("a", encoding="utf-8") as log, self._bar() as bar:
-            self._loop(log, bar)
+        self._reporter.left_out("validation", self.validation.left_out, "the model covers")
+        with self._reporter.bar(self.config, self.progress):
+            self._loop()
         return self.progress
 
-    def _loop(self, log: TextIO, bar: tqdm[Any]) -> None:
+    def _loop(self) -> None:
         progress = self.progress
         saved = self._clock()
         meter = Meter()
@@ -170,20 +182,22 @@ class Trainer:
             group = None
             last = self._clock()
             for group in self._groups():
+                self._report_left_out()
                 self._update(group, meter)
+                self._replace()
                 now = self._clock()
                 self._advance(group, now - last, meter)
                 last = now
-                self._show(bar, meter)
+                self._reporter.show(self.config, progress, meter, len(self.stages), self._rate())
                 stage_ended = self._end_stage()
                 if progress.step % LOG_STEPS == 0:
-                    self._write_log(log, meter)
+                    self._write_log(meter)
                 # Asked once: a request that comes later ends the run after the next update, saved.
                 ends = self._ends()
                 if ends or self.processes.any(now - saved > self.config.checkpoint_minutes * 60):
                     # A request to stop may not leave the time for a validation.
                     measured = self._validate() if self.finished or not ends else None
-                    self._write_log(log, meter, measured)
+                    self._write_log(meter, measured)
                     self._save(best=measured is not None and progress.misses == 0)
                     last = saved = self._clock()
                     ends = ends or self.finished  # the validation may have been one miss too many
@@ -191,9 +205,28 @@ class Trainer:
                     break
             else:
                 if group is None and not progress.chunk and not progress.batch:
-                    limit = self.stages[progress.stage].max_pieces
-                    raise TrainingError(f"no training pair has at most {limit} pieces; raise max_pieces")
+                    raise TrainingError(
+                        f"no training pair is as short as {self._limits()}; raise "
+                        + ("max_pieces" if self.config.stages else "max_source_tokens and max_target_tokens")
+                    )
                 self._next_epoch()
+
+    def _limits(self) -> LengthLimits:
+        """Return what the current stage admits."""
+        return self.limits.at_most(self.stages[self.progress.stage].max_pieces)
+
+    def _report_left_out(self) -> None:
+        """Say how many pairs are too long, once for each stage that is shorter than another one."""
+        limits = self._limits()
+        by_stage = f"max_pieces of stage {self.progress.stage + 1} allows"
+        reason = "the model covers" if limits == self.limits else by_stage
+        self._reporter.left_out("training", self.training.left_out.get(limits), reason)
+
+    def _replace(self) -> None:
+        """Delete the run that this one replaces; not before an update, since anything may fail until then."""
+        if self._replaces and self.processes.leads:
+            delete_run(self.run)
+        self._replaces = False
 
     def _end_stage(self) -> bool:
         """Go to the next stage if the time of this one is up; returns whether it was."""
@@ -226,7 +259,7 @@ class Trainer:
         return self.training.groups(
             self.processes.count * self.config.accumulate,
             epoch=progress.epoch,
-            max_pieces=self.stages[progress.stage].max_pieces,
+            limits=self._limits(),
             chunk=progress.chunk,
             batch=progress.batch,
         )
@@ -267,11 +300,12 @@ class Trainer:
             # Under loss scaling an infinite gradient is a scale that was too large; that step is left out.
             if math.isfinite(value) or (name == "gradient norm" and self.precision.needs_loss_scaling):
                 continue
-            raise TrainingError(
-                f"the {name} is {value} at step {self.progress.step + 1}; "
-                f"earlier checkpoints in {self.run} are good. "
-                "Lower learning_rate or raise warmup_steps and start again to continue from the last one"
-            )
+            advice = "lower learning_rate or raise warmup_steps"
+            if self._replaces or latest_checkpoint(self.run) is None:
+                advice += ", and start again: there is no checkpoint yet"
+            else:
+                advice += f". Earlier checkpoints in {self.run} are good: start again to continue from the last one"
+            raise TrainingError(f"the {name} is {value} at step {self.progress.step + 1}; {advice}")
 
     def _rate(self) -> float:
         """Return the learning rate of the next update as a share of the peak."""
@@ -317,36 +351,29 @@ class Trainer:
         """Whether the configured end is reached."""
         return self._done() >= 1.0 or 0 < self.config.patience <= self.progress.misses
 
+    @property
+    def ending(self) -> str:
+        """Why the run has ended, in words; empty if it has not."""
+        config, progress = self.config, self.progress
+        if self._done() >= 1.0:
+            by_steps = 0 < config.max_steps <= progress.step
+            return f"max_steps = {config.max_steps}" if by_steps else f"max_minutes = {config.max_minutes:g}"
+        if not self.finished:
+            return ""
+        return (
+            f"patience = {config.patience}: the last {progress.misses} validations were no better than "
+            f"{abs(progress.best):g}, the best {progress.measure}"
+        )
+
     def _ends(self) -> bool:
         return self.processes.any(self.finished or self._stop())
 
-    def _bar(self) -> tqdm[Any]:
-        """Count steps where they limit the run, else minutes: either way there is an ETA."""
-        hidden = not self.processes.leads
-        if self.config.max_steps:
-            total, done = self.config.max_steps, self.progress.step
-            return tqdm(total=total, initial=done, unit="step", desc="train", disable=hidden)
-        minutes = round(self.progress.seconds / 60, 2)
-        form = "{desc} {percentage:3.0f}%|{bar}| {n:.1f}/{total:g} min [ETA {remaining}{postfix}]"
-        return tqdm(total=self.config.max_minutes, initial=minutes, desc="train", bar_format=form, disable=hidden)
-
-    def _show(self, bar: tqdm[Any], meter: Meter) -> None:
-        bar.update(1 if self.config.max_steps else round(self.progress.seconds / 60 - bar.n, 2))
-        if self.progress.step % 20 == 0:
-            stage = f"stage {self.progress.stage + 1}/{len(self.stages)} " if len(self.stages) > 1 else ""
-            rate = self._rate() * self.config.learning_rate
-            bar.set_postfix_str(f"step {self.progress.step} {stage}epoch {self.progress.epoch} {meter} lr {rate:.2g}")
-
-    def _write_log(self, log: TextIO, meter: Meter, measured: dict[str, float] | None = None) -> None:
+    def _write_log(self, meter: Meter, measured: dict[str, float] | None = None) -> None:
         """Write one line about the updates since the last one; begins to count anew."""
-        if not self.processes.leads:
-            return
-        progress = {name: value for name, value in asdict(self.progress).items() if name not in ("best", "misses")}
+        compared = ("best", "misses", "measure")
+        progress = {name: value for name, value in asdict(self.progress).items() if name not in compared}
         rate = {"learning_rate": self._rate() * self.config.learning_rate}
-        entry = {**progress, **rate, **meter.values(), **(measured or {})}
-        log.write(json.dumps(entry) + "\n")
-        log.flush()
-        self._observe(entry)
+        self._reporter.write({**progress, **rate, **meter.values(), **(measured or {})})
         meter.reset()
 
     def _save(self, *, best: bool) -> None:
@@ -364,5 +391,5 @@ class Trainer:
             save_checkpoint(
                 self.run, self._published(), self.tokenizer,
                 languages=self.languages, step=self.progress.step, training_state=state,
-                keep=self.config.keep_checkpoints, best=best,
+                keep=self.config.keep_checkpoints, best=best, trained_with=self._trained_with,
             )  # fmt: skip

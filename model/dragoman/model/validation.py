@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 from collections.abc import Sequence
 
 import sacrebleu
@@ -12,6 +12,7 @@ from dragoman.model.cached_search import translate_texts
 from dragoman.model.data import collate_to, sequential_batches, tokenize_pairs
 from dragoman.model.device import Precision
 from dragoman.model.errors import TrainingError
+from dragoman.model.lengths import LeftOut, LengthLimits
 from dragoman.model.loss_module import LossModule
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
@@ -22,7 +23,14 @@ _ROWS = 64
 
 
 class Validation:
-    """Loss and chrF on fixed pairs."""
+    """Loss and chrF on fixed pairs.
+
+    Attributes:
+        pairs: The fixed ones.
+        left_out: How many were too long, of those that were looked at.
+        measure_name: What decides which checkpoint is best, and over which pairs: scores of different names
+            cannot be compared. Empty if nothing is measured.
+    """
 
     def __init__(
         self,
@@ -30,7 +38,7 @@ class Validation:
         tokenizer: Tokenizer,
         config: TrainConfig,
         *,
-        max_pieces: int,
+        limits: LengthLimits,
         precision: Precision,
         device: torch.device,
     ) -> None:
@@ -40,7 +48,7 @@ class Validation:
             pairs: Of the validation file; may be empty.
             tokenizer: Of the model.
             config: How many pairs, and the size of a batch.
-            max_pieces: What the model's positions cover.
+            limits: What the model's positions cover.
             precision: Of the forward passes for the loss.
             device: Where the model is.
 
@@ -48,10 +56,19 @@ class Validation:
             TrainingError: There are pairs, but every one is too long.
         """
         wanted = max(config.validate_pairs, config.validate_chrf_pairs)
-        short = (pair for pair in pairs if tokenize_pairs([pair], tokenizer)[0].length <= max_pieces)
-        self.pairs = list(itertools.islice(short, wanted))
+        self.pairs: list[Pair] = []
+        looked_at = 0
+        for pair in pairs if wanted else ():
+            looked_at += 1
+            if limits.admit(tokenize_pairs([pair], tokenizer)[0]):
+                self.pairs.append(pair)
+                if len(self.pairs) == wanted:
+                    break
+        too_long = looked_at - len(self.pairs)
+        self.left_out = LeftOut(limits, looked_at, too_long, looked_at == len(pairs))
         if pairs and wanted and not self.pairs:
-            raise TrainingError(f"every validation pair is longer than the {max_pieces} pieces that the model covers")
+            raise TrainingError(f"every validation pair is longer than the model covers: {limits}")
+        self.measure_name = _measure_name(self.pairs, config)
         self._examples = tokenize_pairs(self.pairs[: config.validate_pairs], tokenizer)
         self._tokenizer = tokenizer
         self._config = config
@@ -79,6 +96,17 @@ class Validation:
                 total += module(collate_to(self._device, batch, special), 0.0).item()
             count += sum(len(example.target) for example in batch)
         return total / count
+
+
+def _measure_name(pairs: Sequence[Pair], config: TrainConfig) -> str:
+    kind, count = (
+        ("chrF", config.validate_chrf_pairs) if config.validate_chrf_pairs else ("loss", config.validate_pairs)
+    )
+    used = pairs[:count]
+    if not used:
+        return ""
+    digest = hashlib.sha256("\n".join(f"{pair.source}\t{pair.target}" for pair in used).encode()).hexdigest()
+    return f"{kind} of {len(used)} pairs ({digest[:8]})"
 
 
 def corpus_chrf(model: Transformer, tokenizer: Tokenizer, pairs: Sequence[Pair]) -> float:

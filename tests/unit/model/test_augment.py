@@ -16,6 +16,7 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.data import Example, TrainingData
 from dragoman.model.errors import ConfigError, TrainingError
 from dragoman.model.generated import examples
+from dragoman.model.lengths import LengthLimits
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import Augmentation, TrainConfig
 from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer, train_tokenizer
@@ -121,7 +122,7 @@ def test_a_share_beyond_one_is_refused() -> None:
 
 def batches(tokenizer: Tokenizer, config: TrainConfig, epoch: int = 0, **start: int) -> list[list[Example]]:
     data = TrainingData(lambda: iter(PAIRS), tokenizer, config)
-    return [batch for _, _, batch in data.batches(epoch=epoch, max_pieces=60, **start)]
+    return [batch for _, _, batch in data.batches(epoch=epoch, limits=LengthLimits(60, 60), **start)]
 
 
 @pytest.mark.parametrize("shuffle", [40, 100, 1000])
@@ -154,7 +155,7 @@ def test_a_streamed_corpus_is_not_held_in_memory(tokenizer: SentencePieceTokeniz
         return (Pair(Counted(pair.source), pair.target) for pair in PAIRS)
 
     data = TrainingData(read, tokenizer, TrainConfig(batch_tokens=200, max_steps=1, shuffle_pairs=50))
-    most = max(Counted.alive for _ in data.batches(epoch=0, max_pieces=60))
+    most = max(Counted.alive for _ in data.batches(epoch=0, limits=LengthLimits(60, 60)))
 
     assert 50 <= most <= 52
 
@@ -171,10 +172,10 @@ def test_a_position_is_where_the_rest_begins(tokenizer: Tokenizer, shuffle: int)
     shares = Augmentation(capitals=0.3, copies=0.3, numbers=0.3, bpe_dropout=0.1)
     config = TrainConfig(batch_tokens=200, max_steps=1, shuffle_pairs=shuffle, augmentation=shares)
     data = TrainingData(lambda: iter(PAIRS), tokenizer, config)
-    everything = list(data.batches(epoch=2, max_pieces=60))
+    everything = list(data.batches(epoch=2, limits=LengthLimits(60, 60)))
     for chunk, batch, _ in (everything[1], everything[-1]):
         fresh = TrainingData(lambda: iter(PAIRS), tokenizer, config)
-        rest = list(fresh.batches(epoch=2, max_pieces=60, chunk=chunk, batch=batch))
+        rest = list(fresh.batches(epoch=2, limits=LengthLimits(60, 60), chunk=chunk, batch=batch))
         assert rest == [entry for entry in everything if entry[:2] >= (chunk, batch)]
 
 

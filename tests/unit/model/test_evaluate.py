@@ -153,11 +153,20 @@ def test_untranslated(source: str, reference: str, text: str, expected: bool) ->
         ("文件文件文件文件", {("件", "文")}),
         ("1000000", set()),
         ("c c c c d d d d", {("c",), ("d",)}),
+        ("Hundundundundund", {("-dun-",)}),
+        ("undundund", set()),
+        ("Nunundundundundunun", {("-dun-",)}),
+        ("Datei abcabcabcabc", {("-abc-",)}),
+        ("neeeein", {("-e-",)}),
+        ("Schifffahrt", set()),
+        ("________", set()),
+        ("121212121212", set()),
+        ("Lebensversicherung" * 4, {("-bensversicherungle-",)}),
         ("", set()),
     ],
 )
 def test_loops(text: str, expected: set[tuple[str, ...]]) -> None:
-    """One to four tokens, four times in a row, named by the smallest loop and its first rotation."""
+    """One to four tokens, or a part of a word, four times in a row; the smallest loop in its first rotation."""
     assert loops(text) == expected
 
 
@@ -167,7 +176,10 @@ def test_looping_is_what_the_reference_does_not_do() -> None:
     assert not is_looping(sample("s", "ja ja ja ja ja", "ja ja ja ja"))
     assert not is_looping(sample("s", "a b a b a b a b", "b a b a b a b a"))
     assert is_looping(sample("s", "ja ja ja ja", "ja ja ja ja nein nein nein nein"))
-    assert is_looping(sample("s", "ja", "jajajajaja", ending=Ending.LIMIT))
+    assert is_looping(sample("s", "ja", "nein", ending=Ending.LIMIT))
+    assert is_looping(sample("s", "ja", "jajajajaja"))
+    assert not is_looping(sample("s", "Jajajaja!", "jajajajaja"))
+    assert is_looping(sample("s", "und und und und", "undundundund"))
     assert not is_looping(sample("s", "ja", "ja"))
 
 

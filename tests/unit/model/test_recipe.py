@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from dragoman.model.config import ModelConfig
 from dragoman.model.errors import ConfigError
-from dragoman.model.recipe import Recipe
+from dragoman.model.recipe import Augmentation, Recipe, TrainConfig
 
 STEPS = "[training]\nmax_steps = 1\n"
 HEAD = '[languages]\nsource = "en"\ntarget = "de"\n'
@@ -45,12 +47,73 @@ def load(folder: Path, text: str) -> Recipe:
         (STEPS + '[model]\npreset = "decoder-only-small"', "choose one of transformer-base"),
         (STEPS + "[model]\nsource_vocab_size = 44", "training makes one vocabulary for source and target"),
         ("[modle]\nd_model = 3", "unknown table ['modle']"),
+        (STEPS + "[model]\nvocab_size = 900", "set vocab_size in [tokenizer]"),
+        (STEPS + "[[model]]\nd_model = 8", "it must be a table of settings: [model]"),
+        (STEPS + "[model]\npreset = []", "model.preset is []; choose one of"),
+        (STEPS + "[[tokenizer]]\nvocab_size = 900", "it must be a table of settings"),
+        ("[[training]]\nmax_steps = 1", "it must be a table of settings"),
+        (STEPS + "stages = 5", "stages is 5; it must be a list of tables"),
+        (STEPS + "stages = {max_pieces = 5}", "it must be a list of tables"),
+        (STEPS + "stages = [5]", "stage configuration is 5; it must be a table of settings"),
+        (STEPS + "stages = [{max_pieces = 300}]", "max_pieces 300, but the model's positions end at 256"),
+        (STEPS + "seed = -1", "seed is -1; it must be from 0 to 4294967295"),
+        (STEPS + "seed = 18446744073709551617", "it must be from 0 to 4294967295"),
+        ("[tokenizer]\nvocab_size = 4294967296", "it must be at most 2147483647"),
+        ('[tokenizer]\nuser_symbols = ["<b>", "<b>"]', "each must be a text, and another one"),
+        ('[tokenizer]\nuser_symbols = [""]', "each must be a text, and another one"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, said: str) -> None:
     """Instead of a crash, or of a training that does something else."""
     with pytest.raises(ConfigError) as error:
         load(tmp_path, text)
+    assert said in str(error.value)
+
+
+def float_settings() -> list[tuple[str, str]]:
+    """Return table and name of each setting that is a fraction."""
+    tables = {"training": TrainConfig, "training.augmentation": Augmentation, "model": ModelConfig}
+    return [
+        (table, field.name)
+        for table, cls in tables.items()
+        for field in fields(cls)
+        if field.type in ("float", "float | None")
+    ]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1" + "0" * 400])
+@pytest.mark.parametrize(("table", "name"), float_settings())
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, table: str, name: str, value: str) -> None:
+    """It passes every comparison with a limit, and ends a run hours later, or never."""
+    head = "" if table == "training" else STEPS
+    steps = "max_steps = 1\n" if table == "training" else ""
+    with pytest.raises(ConfigError, match=rf"{name} is .*; it must be finite"):
+        load(tmp_path, f"{head}[{table}]\n{steps}{name} = {value}")
+
+
+def test_there_are_settings_to_test() -> None:
+    """The list above is made by looking at types."""
+    assert len(float_settings()) > 15
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("languages = 5", "languages configuration is 5; it must be a table of settings"),
+        ('[languages]\nsource = "en"', "languages configuration: target must be given"),
+        ('[languages]\nsource = "en"\ntarget = "de"\nthird = "fr"', "unknown languages setting ['third']"),
+        ('[languages]\nsource = 1\ntarget = "de"', "source is 1; it must be a text"),
+        ('[languages]\nsource = "en"\ntarget = ""', "target is ''; it must be a BCP-47 tag"),
+        ('[languages]\nsource = "en "\ntarget = "de"', "source is 'en '; it must be a BCP-47 tag"),
+        ('[languages]\nsource = "en"\ntarget = "EN"', "source and target are both 'EN'"),
+    ],
+)
+def test_wrong_languages_are_named(tmp_path: Path, table: str, said: str) -> None:
+    """They are what callers will have to give."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(f"{table}\n{STEPS}")
+    with pytest.raises(ConfigError) as error:
+        Recipe.load(path)
     assert said in str(error.value)
 
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from dragoman.model.checkpoint import delete_run, load_checkpoint, load_training_state
-from dragoman.model.commands.train import _check_same
+from dragoman.model.commands.starting_point import check_same
 from dragoman.model.config import ModelConfig
 from dragoman.model.data import Example, batches_of_epoch, collate
 from dragoman.model.errors import CheckpointError, ConfigError, TrainingError
 from dragoman.model.generated import write_corpus
+from dragoman.model.lengths import LengthLimits
 from dragoman.model.recipe import Augmentation, Recipe, Stage, TrainConfig
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.train import Trainer
@@ -132,7 +133,7 @@ def test_another_model_is_not_continued(tokenizer: Tokenizer, tmp_path: Path) ->
     make_trainer(tokenizer, tmp_path, steps=1).train()
     recipe = Recipe("en", "fr", {"d_model": 32, "max_source_tokens": 64})
     with pytest.raises(ConfigError, match=r"d_model was 16 and is 32.*target_language was de and is fr.*--restart"):
-        _check_same(load_checkpoint(tmp_path), recipe)
+        check_same(load_checkpoint(tmp_path), recipe, {"tokenizer": {}}, "Use --restart")
 
 
 def test_restart_deletes_the_run_and_nothing_else(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -209,19 +210,19 @@ def test_a_stage_that_no_pair_fits_is_refused(tokenizer: Tokenizer, tmp_path: Pa
         trainer.model, tokenizer, config, training=trainer.training, validation=[], run=tmp_path,
         languages=("en", "de"),
     )  # fmt: skip
-    with pytest.raises(TrainingError, match="no training pair has at most 2 pieces"):
+    with pytest.raises(TrainingError, match=r"as short as 2 pieces of source, 2 of target.*raise max_pieces"):
         trainer.train()
 
 
 def test_batches_cover_each_example_once_within_the_budget() -> None:
     """Nothing is lost or repeated in an epoch; padded tokens stay within the limit."""
     data = [Example((4,) * (1 + i % 17), (5,) * (1 + i % 13)) for i in range(200)]
-    batches = batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=0)
+    batches = batches_of_epoch(data, limits=LengthLimits(15, 15), batch_tokens=60, seed=1, epoch=0)
 
     assert sorted(i for batch in batches for i in batch) == [i for i, e in enumerate(data) if e.length <= 15]
     assert all(len(batch) * max(data[i].length for i in batch) <= 60 for batch in batches)
-    assert batches == batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=0)
-    assert batches != batches_of_epoch(data, max_pieces=15, batch_tokens=60, seed=1, epoch=1)
+    assert batches == batches_of_epoch(data, limits=LengthLimits(15, 15), batch_tokens=60, seed=1, epoch=0)
+    assert batches != batches_of_epoch(data, limits=LengthLimits(15, 15), batch_tokens=60, seed=1, epoch=1)
 
 
 def test_collate_shifts_the_target() -> None:

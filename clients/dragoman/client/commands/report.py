@@ -32,6 +32,11 @@ def failure(error: CallError, lines: Sequence[Line], *, server: str, timeout_s: 
     return CommandError(f"{place(lines)} not translated: {_reason(error, lines, server, timeout_s)}")
 
 
+def unreachable(error: CallError, *, server: str, timeout_s: float) -> CommandError:
+    """Return the error for the user if already a question about the model failed; the caller raises it `from error`."""
+    return CommandError(f"nothing was translated: {_reason(error, (), server, timeout_s)}")
+
+
 def place(lines: Sequence[Line]) -> str:
     """Name the first and last of some lines."""
     first, last = lines[0], lines[-1]

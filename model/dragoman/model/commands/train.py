@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from dragoman.model.checkpoint import (
-    Checkpoint,
-    delete_run,
+    best_checkpoint,
+    checkpoints,
     latest_checkpoint,
     load_checkpoint,
     load_training_state,
 )
+from dragoman.model.commands.arguments import MAX_THREADS, whole_number
+from dragoman.model.commands.starting_point import StartingPoint, continued, from_weights, new_model
+from dragoman.model.commands.stopping import stopping
 from dragoman.model.data import TrainingData
-from dragoman.model.device import Processes, choose_device, keep_freed_memory
+from dragoman.model.device import Precision, Processes, choose_device, keep_freed_memory
 from dragoman.model.errors import ConfigError, ModelError
-from dragoman.model.readers import Pair, read_pairs, supported_formats
+from dragoman.model.folder_lock import FolderInUse, hold_folder
+from dragoman.model.readers import Pair, PairFiles, supported_formats
 from dragoman.model.recipe import Recipe
-from dragoman.model.tokenizers import Tokenizer, train_tokenizer
+from dragoman.model.run_settings import describe_run
 from dragoman.model.train import Trainer
-from dragoman.model.transformer import Transformer, count_parameters
+from dragoman.model.transformer import count_parameters
 
 HELP = "train a model on a corpus folder"
 ERRORS: tuple[type[Exception], ...] = (ModelError,)
 _INTERRUPTED = 130
-_TO_RESUME = "Restore the recipe, choose another --out, or begin again with --restart"
-_DROPOUTS = ("dropout", "attention_dropout", "feed_forward_dropout")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--valid", type=Path, nargs="+", metavar="FILE", help="validation pairs, in the same formats")
     parser.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is continued")
-    parser.add_argument("--restart", action="store_true", help="delete an existing run in --out and begin again")
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="begin again: an existing run in --out is deleted once the new one has made its first update",
+    )
     parser.add_argument(
         "--start-from",
         type=Path,
@@ -65,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="begin a new run with the weights and the vocabulary of another one (fine-tuning); optimizer, learning "
         "rate and data begin anew",
     )
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 takes all")
+    parser.add_argument(
+        "--threads", type=whole_number(0, MAX_THREADS), default=0, help="CPU threads; 0 takes all (default: 0)"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     parser.add_argument(
         "--plot",
@@ -94,55 +98,106 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace, recipe: Recipe, device: torch.device, processes: Processes) -> int:
+    # All that can be wrong is looked at before there is anything to lose: time, or the run in --out.
+    Precision.choose(recipe.training.precision, device)
     languages = (recipe.source_language, recipe.target_language)
     training, validation = _files(args)
-    read = partial(read_pairs, training[0], second=training[1], languages=languages)
-    if args.restart and processes.leads:
-        delete_run(args.out)
-    processes.wait()
-    torch.manual_seed(recipe.training.seed)
-    folder = latest_checkpoint(args.out)
-    if folder is None and args.start_from is not None:
-        model, tokenizer = _start_from(load_checkpoint(args.start_from), recipe)
-    elif folder is None:
-        tokenizer = _train_tokenizer(read(), recipe)
-        model = Transformer(recipe.model_config(tokenizer.vocab_size))
-    else:
-        checkpoint = load_checkpoint(folder)
-        _check_same(checkpoint, recipe)
-        model, tokenizer = checkpoint.model, checkpoint.tokenizer
-        print(f"continuing {folder}", file=sys.stderr)
-    if not processes.leads:
-        torch.manual_seed(recipe.training.seed + processes.rank)  # the same weights, but dropout of its own
-    stop = threading.Event()
-    trainer = Trainer(
-        model,
-        tokenizer,
-        recipe.training,
-        training=TrainingData(read, tokenizer, recipe.training),
-        validation=list(read_pairs(validation[0], second=validation[1], languages=languages)),
-        run=args.out,
-        languages=languages,
-        processes=processes,
-        device=device,
-        observe=_tensorboard(args.out) if args.tensorboard and processes.leads else lambda _: None,
-        stop=stop.is_set,
-    )
+    training.read(languages)
+    with _held(args.out, processes):
+        pairs = list(validation.read(languages))
+        settings = describe_run(recipe, {"training": training, "validation": validation})
+        torch.manual_seed(recipe.training.seed)
+        start = _start(args, recipe, settings, training, leads=processes.leads)
+        if not processes.leads:
+            torch.manual_seed(recipe.training.seed + processes.rank)  # the same weights, but dropout of its own
+        stop = threading.Event()
+        trainer = Trainer(
+            start.model,
+            start.tokenizer,
+            recipe.training,
+            training=TrainingData(lambda: training.read(languages), start.tokenizer, recipe.training),
+            validation=pairs,
+            run=args.out,
+            languages=languages,
+            replaces=args.restart,
+            trained_with=settings,
+            processes=processes,
+            device=device,
+            observe=_tensorboard(args.out) if args.tensorboard and processes.leads else lambda _: None,
+            stop=stop.is_set,
+        )
+        if start.checkpoint is not None:
+            trainer.restore(load_training_state(start.checkpoint))
+        with stopping(stop):
+            trainer.train()
+        return _finish(args, trainer) if processes.leads else 0
+
+
+def _start(
+    args: argparse.Namespace, recipe: Recipe, settings: dict[str, Any], training: PairFiles, *, leads: bool
+) -> StartingPoint:
+    """Return what the run begins with, by what lies in --out and the options."""
+
+    def say(text: str) -> None:
+        if leads:
+            print(text, file=sys.stderr)
+
+    folder = None if args.restart else latest_checkpoint(args.out)
     if folder is not None:
-        trainer.restore(load_training_state(folder))
-    with _stopping(stop):
-        progress = trainer.train()
-    if not processes.leads:
-        return 0
-    print(
-        f"{progress.step} steps, {progress.seconds / 60:.1f} min, "
-        f"{count_parameters(model) / 1e6:.1f} M parameters -> {latest_checkpoint(args.out)}"
-    )
-    if args.plot and trainer.validation.pairs:
+        if args.start_from is not None:
+            say(f"--start-from is of no effect: --out {args.out} holds a run, which goes on (unless with --restart)")
+        return continued(folder, recipe, settings, say)
+    if args.start_from is None:
+        return new_model(recipe, training, say)
+    if args.restart and args.start_from.resolve() in [path.resolve() for path in (args.out, *checkpoints(args.out))]:
+        raise ConfigError(
+            f"--start-from {args.start_from} lies in --out, which --restart deletes; choose another --out"
+        )
+    return from_weights(args.start_from, recipe, settings, say)
+
+
+@contextmanager
+def _held(out: Path, processes: Processes) -> Iterator[None]:
+    """Make the folder of the run, and keep others from training into it.
+
+    Raises:
+        ConfigError: It cannot be written into, or somebody trains into it.
+    """
+    with ExitStack() as stack:
+        if processes.leads:
+            try:
+                stack.enter_context(hold_folder(out))
+            except FolderInUse as error:
+                raise ConfigError(
+                    f"--out {out} is in use by another training (process {error.holder}); wait for it to end, or "
+                    "choose another folder"
+                ) from None
+            except OSError as error:
+                raise ConfigError(f"--out {out} cannot be written into: {error.strerror or error}") from error
+        processes.wait()
+        yield
+
+
+def _finish(args: argparse.Namespace, trainer: Trainer) -> int:
+    """Say how the run stands and draw it; returns the exit code."""
+    progress = trainer.progress
+    newest, best = latest_checkpoint(args.out), best_checkpoint(args.out)
+    if progress.step and newest is not None and best is not None:
+        print(
+            f"{progress.step} steps, {progress.seconds / 60:.1f} min, "
+            f"{count_parameters(trainer.model) / 1e6:.1f} M parameters -> {newest}"
+            + (f"; the best by validation is {best.name}" if best != newest else "")
+        )
+    if progress.step and args.plot and trainer.validation.pairs:
         _plot(args.out, args.plot, trainer.validation.pairs[0])
     if trainer.finished:
+        print(f"the run has ended by {trainer.ending}", file=sys.stderr)
         return 0
-    print("stopped before the end; the same command continues", file=sys.stderr)
+    if args.restart and not progress.step:
+        print("stopped before the first update; what lies in --out is as it was", file=sys.stderr)
+    else:
+        command = "the same command without --restart" if args.restart else "the same command"
+        print(f"stopped before the end; {command} continues", file=sys.stderr)
     return _INTERRUPTED
 
 
@@ -150,13 +205,15 @@ def _tensorboard(run: Path) -> Callable[[dict[str, Any]], None]:
     """Return a function that hands an entry of the log to TensorBoard."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(run / "tensorboard")
+    writers: list[SummaryWriter] = []
 
     def write(entry: dict[str, Any]) -> None:
+        if not writers:  # not before there is an entry: until then the folder may be that of a run to be deleted
+            writers.append(SummaryWriter(run / "tensorboard"))
         for name, value in entry.items():
             if name != "step":
-                writer.add_scalar(name, value, entry["step"])
-        writer.flush()
+                writers[0].add_scalar(name, value, entry["step"])
+        writers[0].flush()
 
     return write
 
@@ -171,8 +228,8 @@ def _plot(run: Path, suffix: str, pair: Pair) -> None:
     print(f"pictures: {curves}, {attention}", file=sys.stderr)
 
 
-def _files(args: argparse.Namespace) -> list[tuple[Path, Path | None]]:
-    """Return the training and the validation file, each with the one of its targets if that is another.
+def _files(args: argparse.Namespace) -> tuple[PairFiles, PairFiles]:
+    """Return the training and the validation files.
 
     Raises:
         ConfigError: Only one of the two is given, or more than two files for one.
@@ -180,86 +237,8 @@ def _files(args: argparse.Namespace) -> list[tuple[Path, Path | None]]:
     if args.data is not None:
         if args.valid:
             raise ConfigError("--valid goes with --train; --data has a valid.tsv of its own")
-        return [(args.data / f"{name}.tsv", None) for name in ("train", "valid")]
+        train, valid = (PairFiles.of("--data", [args.data / f"{name}.tsv"]) for name in ("train", "valid"))
+        return train, valid
     if not args.valid:
         raise ConfigError("--train needs --valid: pairs that are not trained on, to see how training goes")
-    for option, files in (("--train", args.train), ("--valid", args.valid)):
-        if len(files) > 2:
-            raise ConfigError(f"{option} has {len(files)} files; give one of {supported_formats()}")
-    return [(files[0], files[1] if len(files) == 2 else None) for files in (args.train, args.valid)]
-
-
-@contextmanager
-def _stopping(stop: threading.Event) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into a request; a second one ends the process at once."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def request(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the handler's signature
-        print("\nstopping after this update; once more to stop at once", file=sys.stderr)
-        stop.set()
-        restore()
-
-    for number in before:
-        signal.signal(number, request)
-    try:
-        yield
-    finally:
-        restore()
-
-
-def _start_from(checkpoint: Checkpoint, recipe: Recipe) -> tuple[Transformer, Tokenizer]:
-    """Return a model of the recipe with another run's weights, and that run's tokenizer.
-
-    Dropout may be another one, as it has no weights.
-
-    Raises:
-        ConfigError: The recipe describes another architecture.
-    """
-    _check_same(checkpoint, recipe, "Describe the same model in the recipe", ignored=_DROPOUTS)
-    model = Transformer(recipe.model_config(checkpoint.tokenizer.vocab_size))
-    model.load_state_dict(checkpoint.model.state_dict())
-    print(f"starting from {checkpoint.path}", file=sys.stderr)
-    return model, checkpoint.tokenizer
-
-
-def _check_same(
-    checkpoint: Checkpoint, recipe: Recipe, advice: str = _TO_RESUME, *, ignored: Container[str] = ()
-) -> None:
-    """Refuse a recipe of another model than the checkpoint's: what the recipe says would be ignored."""
-    now = {
-        **recipe.model_config(checkpoint.tokenizer.vocab_size).to_dict(),
-        "source_language": recipe.source_language,
-        "target_language": recipe.target_language,
-        "vocab_size": recipe.tokenizer.vocab_size,
-    }
-    then = {
-        **checkpoint.model.config.to_dict(),
-        "source_language": checkpoint.source_language,
-        "target_language": checkpoint.target_language,
-    }
-    differing = [
-        f"{name} was {then[name]} and is {now[name]}" for name in now if name not in ignored and now[name] != then[name]
-    ]
-    if differing:
-        raise ConfigError(f"{checkpoint.path} was trained with other settings: {'; '.join(differing)}. {advice}")
-
-
-def _train_tokenizer(pairs: Iterable[Pair], recipe: Recipe) -> Tokenizer:
-    config = recipe.tokenizer
-    print(f"training a vocabulary of {config.vocab_size} pieces", file=sys.stderr)
-
-    def texts() -> Iterator[str]:
-        for pair in itertools.islice(pairs, config.sample_pairs):
-            yield pair.source
-            yield pair.target
-
-    try:
-        return train_tokenizer(
-            texts(), config.vocab_size, split_digits=config.split_digits, user_symbols=config.user_symbols
-        )
-    except RuntimeError as error:
-        raise ModelError(f"SentencePiece cannot make this vocabulary: {error}") from error
+    return PairFiles.of("--train", args.train), PairFiles.of("--valid", args.valid)

@@ -5,7 +5,8 @@
 place, `formats`. Nothing here imports torch, and polib only when a .po file is read.
 """
 
+from dragoman.model.readers.files import PairFiles
 from dragoman.model.readers.formats import read_pairs, supported_formats
 from dragoman.model.readers.pair import Pair
 
-__all__ = ["Pair", "read_pairs", "supported_formats"]
+__all__ = ["Pair", "PairFiles", "read_pairs", "supported_formats"]

@@ -15,7 +15,7 @@ from dragoman.model.errors import DataError
 from dragoman.model.readers.jsonl import read_jsonl
 from dragoman.model.readers.mo import read_mo
 from dragoman.model.readers.pair import Pair
-from dragoman.model.readers.record import Languages, Problem, Record, Skip
+from dragoman.model.readers.record import LANGUAGES_NEEDED, Languages, Problem, Record, Skip
 from dragoman.model.readers.tmx import read_tmx
 from dragoman.model.readers.tsv import read_tsv
 from dragoman.model.readers.two_files import read_two_files
@@ -90,7 +90,7 @@ def _read_po(path: Path, _: Languages | None) -> Iterator[Record]:
 
 def _read_tmx(path: Path, languages: Languages | None) -> Iterator[Record]:
     if languages is None:
-        raise DataError(f"{path}: holds texts by language; say which, for example languages=('en', 'de')")
+        raise DataError(f"{path}: {LANGUAGES_NEEDED}")
     return read_tmx(path, languages)
 
 

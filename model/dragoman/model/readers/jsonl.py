@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.model.readers.language import choose_languages
 from dragoman.model.readers.lines import read_lines
-from dragoman.model.readers.record import Languages, Problem, Record, pair_or_problem
+from dragoman.model.readers.record import LANGUAGES_NEEDED, Languages, Problem, Record, pair_or_problem
 
 
 def read_jsonl(path: Path, languages: Languages | None) -> Iterator[Record]:
@@ -61,9 +61,7 @@ def _texts(value: Any, languages: Languages | None) -> list[str]:
         if not isinstance(value["translation"], dict):
             raise ValueError(f'"translation" is {_kind(value["translation"])} instead of an object')
         if languages is None:
-            raise _LanguagesNeededError(
-                "holds texts by language; say which are source and target, for example languages=('en', 'de')"
-            )
+            raise _LanguagesNeededError(LANGUAGES_NEEDED)
         chosen = choose_languages(languages, value["translation"])
         if chosen is None:
             raise ValueError(f'"translation" lacks {languages[0]} or {languages[1]}')

@@ -11,6 +11,11 @@ from dragoman.model.readers.pair import Pair
 MAX_RECORD_BYTES = 1 << 20
 """Longest line or XML unit; a longer one is a damaged file or no text, and is never held in memory."""
 
+LANGUAGES_NEEDED = (
+    "holds texts by language; say which are source and target: --source-language en --target-language de, for example"
+)
+"""What a file is that cannot be read without `Languages`; in words for who types commands."""
+
 Languages: TypeAlias = tuple[str, str]
 
 
