@@ -16,7 +16,16 @@ from tests.e2e.process import WAIT_S, ServerProcess, clean_environment, wait_for
 def test_a_terminated_translation_leaves_no_file(server: ServerProcess, tmp_path: Path, number: int) -> None:
     """Neither a part of the output nor a temporary file."""
     output = tmp_path / "out.txt"
-    command = [sys.executable, "-m", "dragoman.cli.main", "translate", "--server", server.address, "--output", output]
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman.cli.main",
+        "translate",
+        "--server",
+        server.address,
+        "--output",
+        str(output),
+    ]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True
     ) as process:
