@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from onnxscript import ir
 
 from dragoman.export import bundle
-from dragoman.export.quantize import quantize_int8
+from dragoman.export.precision import DEVICES, Precision, convert
+from dragoman.export.storage import save
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.generated import examples
@@ -88,12 +90,21 @@ def plant(folder: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto
 
 def quantized(folder: Path, out: Path) -> Path:
     """Make the int8 bundle of an fp32 one, without exporting the model again."""
+    return converted(folder, out, "int8")
+
+
+def converted(folder: Path, out: Path, precision: Precision) -> Path:
+    """Make a bundle of another precision of an fp32 one, without exporting the model again."""
     out.mkdir()
     manifest = bundle.load_manifest(folder)
     for name in manifest.files:
         (out / name).write_bytes((folder / name).read_bytes())
-    for graph in bundle.GRAPHS:
-        quantize_int8(folder / graph, out / graph)
+    steps = manifest.model.pop("steps")
+    encoder, decoder = (ir.load(folder / name) for name in bundle.GRAPHS)
+    convert(encoder, decoder, ModelConfig.from_dict(manifest.model), manifest.special, precision)
+    save(encoder, out / bundle.ENCODER)
+    save(decoder, out / bundle.DECODER)
+    manifest.model["steps"] = steps
     hashes = {name: bundle.file_sha256(out / name) for name in manifest.files}
-    replace(manifest, precision="int8", devices=("cpu",), sha256=hashes).write(out)
+    replace(manifest, precision=precision, devices=DEVICES[precision], sha256=hashes).write(out)
     return out

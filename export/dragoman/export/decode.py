@@ -16,15 +16,22 @@ from numpy.typing import NDArray
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
+from dragoman.export.errors import BundleError
+from dragoman.model.beam import BeamSearch, BeamSettings, EarlyStopping, Hypothesis
 
 Array = NDArray[Any]
+_NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
 
 
 class BundleSession:
     """The graphs of one bundle on the CPU."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, threads: int = 0) -> None:
         """Load both graphs.
+
+        Args:
+            folder: Of the bundle.
+            threads: That a graph may use; 0 takes all.
 
         Raises:
             BundleError: The bundle is damaged.
@@ -33,10 +40,14 @@ class BundleSession:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # out-of-place caches are meant here, not worth a warning
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # small steps, often shared CPUs
+        options.intra_op_num_threads = threads
         providers = ["CPUExecutionProvider"]
         self._encoder = onnxruntime.InferenceSession(folder / bundle.ENCODER, options, providers)
         self._decoder = onnxruntime.InferenceSession(folder / bundle.DECODER, options, providers)
         self._layers = range(self.manifest.shape.num_decoder_layers)
+        sizes = {value.name: value.shape for value in self._decoder.get_outputs()}
+        self._most_candidates = sizes[bundle.CANDIDATE_IDS][2] if bundle.CANDIDATE_IDS in sizes else 0
+        self._dtypes = {value.name: _NUMPY[value.type] for value in self._decoder.get_inputs()}
 
     def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
         """Return everything a decode step needs to know about the sources."""
@@ -45,40 +56,165 @@ class BundleSession:
         for row, source in enumerate(sources):
             ids[row, : len(source)] = source
         names = [name for i in self._layers for name in bundle.cross_names(i)]
-        values = self._encoder.run(names, {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths})
+        values = _run(self._encoder, bundle.ENCODER, names, {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths})
         return {bundle.SOURCE_LENGTHS: lengths, **dict(zip(names, values, strict=True))}
 
     def initial_states(self, rows: int, size: int) -> dict[str, Array]:
         """Return the layer states of rows that have read nothing, for up to `size` tokens."""
         shape = self.manifest.shape
         size_of_each = shape.state_size(rows, size)
-        return {name: np.zeros(size_of_each, np.float32) for i in self._layers for name in shape.state_names(i)}
+        names = [name for i in self._layers for name in shape.state_names(i)]
+        return {name: np.zeros(size_of_each, self._dtypes[name]) for name in names}
 
     def step(
         self, input_ids: Array, cache_lengths: Array, states: dict[str, Array], encoded: dict[str, Array]
     ) -> tuple[Array, Array, dict[str, Array]]:
         """Return next_ids [B, Q], logits [B, Q, V] and the updated states."""
-        feeds = {bundle.INPUT_IDS: input_ids, bundle.CACHE_LENGTHS: cache_lengths, **encoded, **states}
-        updated = [name for i in self._layers for name in self.manifest.shape.updated_state_names(i)]
-        next_ids, logits, *values = self._decoder.run([bundle.NEXT_IDS, bundle.LOGITS, *updated], feeds)
-        return next_ids, logits, dict(zip(states, values, strict=True))
+        (next_ids, logits), states = self._decode(
+            [bundle.NEXT_IDS, bundle.LOGITS], input_ids, cache_lengths, states, encoded
+        )
+        return next_ids, logits, states
 
-    def greedy(self, sources: Sequence[Sequence[int]], max_new_tokens: Sequence[int]) -> list[list[int]]:
+    def best(
+        self, input_ids: Array, cache_lengths: Array, states: dict[str, Array], encoded: dict[str, Array], count: int
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """Return the `count` most probable ids [B, Q, count], their log-probabilities, and the updated states.
+
+        The graph chooses them; where it does not, or not so many, they are chosen here.
+        """
+        if count > self._most_candidates:
+            _, logits, states = self.step(input_ids, cache_lengths, states, encoded)
+            return *_best(log_softmax(logits), count), states
+        (ids, log_probs), states = self._decode(
+            [bundle.CANDIDATE_IDS, bundle.CANDIDATE_SCORES],
+            input_ids,
+            cache_lengths,
+            states,
+            {**encoded, bundle.WITH_CANDIDATES: np.ones(1, np.bool_)},
+        )
+        return ids[..., :count], log_probs[..., :count], states
+
+    def _decode(
+        self,
+        outputs: list[str],
+        input_ids: Array,
+        cache_lengths: Array,
+        states: dict[str, Array],
+        others: dict[str, Array],
+    ) -> tuple[list[Array], dict[str, Array]]:
+        feeds = {bundle.INPUT_IDS: input_ids, bundle.CACHE_LENGTHS: cache_lengths, **others, **states}
+        updated = [name for i in self._layers for name in self.manifest.shape.updated_state_names(i)]
+        values = _run(self._decoder, bundle.DECODER, [*outputs, *updated], feeds)
+        return values[: len(outputs)], dict(zip(states, values[len(outputs) :], strict=True))
+
+    def greedy(
+        self, sources: Sequence[Sequence[int]], max_new_tokens: Sequence[int], first: Sequence[int] = ()
+    ) -> list[list[int]]:
         """Decode like `dragoman.model.search.greedy`."""
-        special = self.manifest.special
-        encoded = self.encode(sources)
-        states = self.initial_states(len(sources), max(max_new_tokens))
+        rows = _Rows(self, sources, max(max_new_tokens), first)
+        eos = self.manifest.special.eos
         outputs: list[list[int]] = [[] for _ in sources]
-        tokens = np.full((len(sources), 1), special.start, np.int64)
-        running = set(range(len(sources)))
-        for position in range(max(max_new_tokens)):
-            lengths = np.full(len(sources), position, np.int64)
-            tokens, _, states = self.step(tokens, lengths, states, encoded)
-            for row in list(running):
-                token = int(tokens[row, 0])
-                outputs[row].append(token)
-                if token == special.eos or len(outputs[row]) >= max_new_tokens[row]:
-                    running.discard(row)
-            if not running:
-                break
+        alive = list(range(len(sources)))  # the output of each row
+        tokens = rows.first
+        while alive:
+            chosen = rows.next_ids(tokens)
+            for i, token in zip(alive, chosen, strict=True):
+                outputs[i].append(token)
+            kept = [row for row, i in enumerate(alive) if outputs[i][-1] != eos and len(outputs[i]) < max_new_tokens[i]]
+            alive = [alive[row] for row in kept]
+            rows.gather(kept, alive)
+            tokens = [[chosen[row]] for row in kept]
         return outputs
+
+    def beam(
+        self,
+        sources: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        *,
+        beams: int = 4,
+        length_penalty: float = 1.0,
+        early_stopping: EarlyStopping = False,
+        first: Sequence[int] = (),
+    ) -> list[list[Hypothesis]]:
+        """Decode like `dragoman.model.search.beam`, with renormalised probabilities: the graph masks ids first.
+
+        A source whose logits are not numbers may have fewer hypotheses, or none.
+        """
+        settings = BeamSettings(beams, length_penalty, early_stopping)
+        search = BeamSearch(settings, max_new_tokens, eos=self.manifest.special.eos, forced=len(first))
+        rows = _Rows(self, sources, max(max_new_tokens), first)
+        tokens = rows.first
+        while search.sources:
+            parents = search.advance(*rows.best(tokens, settings.candidates))
+            rows.gather(parents, search.sources)
+            tokens = [[token] for token in search.newest]
+        return search.hypotheses
+
+
+class _Rows:
+    """Encoded sources and the states of rows that have read equally many tokens.
+
+    Attributes:
+        first: Per row, what it reads first.
+    """
+
+    def __init__(
+        self, session: BundleSession, sources: Sequence[Sequence[int]], max_new_tokens: int, first: Sequence[int]
+    ) -> None:
+        self.first = [[session.manifest.special.start, *first]] * len(sources)
+        self._session = session
+        self._encoded = session.encode(sources)
+        # With one position to spare: a cache that is written one step late shall give wrong texts, not an error.
+        self._states = session.initial_states(len(sources), len(first) + max_new_tokens + 1)
+        self._read = 0
+        self._sources = list(range(len(sources)))  # of each row
+        self._gathered = self._encoded
+
+    def next_ids(self, tokens: list[list[int]]) -> list[int]:
+        """Read tokens [B, Q] and return the most probable id of each row behind the last one."""
+        ids, _, self._states = self._session.step(*self._read_next(tokens), self._states, self._gathered)
+        chosen: list[int] = ids[:, -1].tolist()
+        return chosen
+
+    def best(self, tokens: list[list[int]], count: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Read tokens [B, Q] and return the most probable ids behind the last one, and their log-probabilities."""
+        ids, log_probs, self._states = self._session.best(*self._read_next(tokens), self._states, self._gathered, count)
+        return ids[:, -1].tolist(), log_probs[:, -1].tolist()
+
+    def _read_next(self, tokens: list[list[int]]) -> tuple[Array, Array]:
+        input_ids = np.array(tokens, np.int64)
+        lengths = np.full(len(tokens), self._read, np.int64)
+        self._read += input_ids.shape[1]
+        return input_ids, lengths
+
+    def gather(self, parents: list[int], sources: list[int]) -> None:
+        """Go on with these rows, in this order; `sources` are theirs."""
+        if parents != list(range(len(self._sources))):
+            self._states = {name: state[parents] for name, state in self._states.items()}
+        if sources != self._sources:
+            self._gathered = {name: value[sources] for name, value in self._encoded.items()}
+            self._sources = sources
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log-probabilities [..., V] float64 of logits [..., V]."""
+    with np.errstate(invalid="ignore"):  # what is no number stays none
+        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+        result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return result
+
+
+def _best(log_probs: Array, count: int) -> tuple[Array, Array]:
+    """Return ids and log-probabilities of the `count` most probable tokens of each row of [..., V]."""
+    count = min(count, log_probs.shape[-1])
+    ids = np.argpartition(-log_probs, count - 1, axis=-1)[..., :count]
+    return ids, np.take_along_axis(log_probs, ids, axis=-1)
+
+
+def _run(session: onnxruntime.InferenceSession, graph: str, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:
+    try:
+        values: list[Array] = session.run(outputs, feeds)
+    except Exception as error:  # ONNX Runtime raises many types
+        sizes = ", ".join(f"{name} {list(value.shape)}" for name, value in feeds.items())
+        raise BundleError(f"{graph} does not run with {sizes}: {error}") from error
+    return values

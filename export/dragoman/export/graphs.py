@@ -32,18 +32,14 @@ class DecoderGraph(nn.Module):
     """One decode step for rows of any age."""
 
     bias: Tensor
-    output_weight: Tensor
 
     def __init__(self, model: Transformer, special: SpecialIds) -> None:
         """Wrap `model`; weights are shared."""
         super().__init__()
         self.model = model
-        # Transposed here, not in the graph: only a matrix product with a constant can be quantised.
-        output_weight = model.output_weight.detach().T.contiguous()
         bias = generation_bias(model.config.vocab_size, special)
         if model.output_bias is not None:
             bias = bias + model.output_bias.detach()
-        self.register_buffer("output_weight", output_weight, persistent=False)
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(
@@ -64,13 +60,27 @@ class DecoderGraph(nn.Module):
             cross: Key, value, key, value, ... [B, H, S, D].
 
         Returns:
-            next_ids [B, Q], logits [B, Q, V] (-inf for ids that are never generated), then the
-            updated states in the order of `states`.
+            logits [B, Q, V] (-inf for ids that are never generated), then the updated states in the
+            order of `states`.
         """
         past = unflatten_states(self.model.config, states)
         hidden, updated = self.model.decode_step(input_ids, pair_up(cross), source_lengths, past, cache_lengths)
-        logits = self.model.output.scale(hidden) @ self.output_weight + self.bias
-        return [torch.argmax(logits, dim=-1), logits, *flatten_states(updated)]
+        logits = vocabulary_logits(self.model.output.scale(hidden), self.model.output_weight, self.bias)
+        return [logits, *flatten_states(updated)]
+
+
+@torch.library.custom_op("dragoman::vocabulary_logits", mutates_args=())
+def vocabulary_logits(states: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+    """Return states [B, Q, E] times table [V, E] transposed, plus bias [V].
+
+    An operator of its own, because the exporter would otherwise store the table a second time, transposed.
+    """
+    return torch.nn.functional.linear(states, table, bias)
+
+
+@vocabulary_logits.register_fake
+def _(states: Tensor, table: Tensor, bias: Tensor) -> Tensor:  # noqa: ARG001  # the operator's signature
+    return states.new_empty(*states.shape[:-1], table.size(0))
 
 
 def pair_up(tensors: Sequence[Tensor]) -> list[KeyValue]:

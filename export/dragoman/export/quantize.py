@@ -4,135 +4,159 @@ ONNX Runtime's own dynamic quantisation takes one activation scale for a whole t
 translation would depend on what shares its batch. Here each row of activations gets a scale of its
 own, which keeps the product exact integer arithmetic row by row: batched equals alone in int8 too.
 
-    scale[n] = max_k |x[n,k]| / 127          x_q = round(x / scale) + 128   (uint8)
-    y[n,m]   = scale[n] * w_scale[m] * sum_k (x_q[n,k] - 128) * w_q[k,m]
+    largest[n] = max_k |x[n,k]|              x_q = round(x / largest * 127) + 128   (uint8)
+    y[n,m]     = largest[n] * w_scale[m] / 127 * sum_k (x_q[n,k] - 128) * w_q[k,m]
 
 Weights use 7 bits: on CPUs without VNNI the 8-bit product saturates in 16 bits otherwise, and a
-bundle must give the same text on every machine. Embeddings are stored in 8 bits per row of the table;
-small tables, such as T5's biases of attention scores, stay as they are.
+bundle must give the same text on every machine. Embeddings are stored in 8 bits per row of the table; a
+table that is the output matrix as well is stored once, as that, and read by columns.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
-import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnxscript import ir
+
+from dragoman.export import bundle
+from dragoman.export.rewriting import (
+    Array,
+    Writer,
+    array_of,
+    is_matrix,
+    only_reader,
+    remove_unused,
+    required,
+    take_the_place,
+)
 
 _WEIGHT_LIMIT = 63
 _ACTIVATION_LIMIT = 127
 _ZERO_POINT = 128
-_SMALLEST_SCALE = 1e-12
-_SMALLEST_TABLE = 4096  # numbers; below, scaling costs more time than reading fewer bytes saves
+_SMALLEST = 1e-12
+_FLOAT = ir.DataType.FLOAT
 
 
-def quantize_int8(source: Path, target: Path) -> None:
-    """Write an int8 copy of a graph.
+def quantize(model: ir.Model) -> None:
+    """Replace products with constant matrices and look-ups in constant tables, in place.
 
     Args:
-        source: fp32 graph from `to_onnx`.
-        target: Where to write.
+        model: fp32 graph from `to_onnx`.
     """
-    model = onnx.load(source)
     rewrite = _Rewrite(model.graph)
-    rewrite.run()
-    onnx.checker.check_model(model, full_check=True)
-    onnx.save(model, target)
+    for node in list(model.graph):
+        if node.op_type == "MatMul" and is_matrix(node.inputs[1]):
+            rewrite.product(node)
+        elif node.op_type == "Gemm" and is_matrix(node.inputs[1]):
+            rewrite.projection(node)
+        elif is_embedding(node):
+            rewrite.look_up(node)
+    remove_unused(model)
 
 
 class _Rewrite:
-    """Replaces products with constant matrices and look-ups in constant tables, in place."""
+    """Replaces single nodes of one graph."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._constants = {tensor.name: tensor for tensor in graph.initializer}
-        self._nodes: list[onnx.NodeProto] = []
-        self._rows: dict[str, tuple[str, str]] = {}  # activation -> its quantised rows and their scales
-        self._weights: dict[str, tuple[str, str]] = {}
-        self._new: dict[str, onnx.TensorProto] = {}
+        self._rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # activation -> its quantised rows, their largest
+        self._columns_of: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
 
-    def run(self) -> None:
-        """Rewrite the graph and drop the fp32 constants that nothing uses any more."""
-        for node in self._graph.node:
-            if node.op_type == "MatMul" and self._is_matrix(node.input[1]):
-                self._product(node)
-            elif node.op_type == "Gather" and self._is_matrix(node.input[0], _SMALLEST_TABLE):
-                self._look_up(node)
-            else:
-                self._nodes.append(node)
-        del self._graph.node[:]
-        self._graph.node.extend(self._nodes)
-        used = {name for node in self._nodes for name in node.input}
-        kept = [tensor for tensor in (*self._graph.initializer, *self._new.values()) if tensor.name in used]
-        del self._graph.initializer[:]
-        self._graph.initializer.extend(kept)
+    def product(self, node: ir.Node) -> None:
+        """[..., K] x [K, M]."""
+        activation, matrix = map(required, node.inputs)
+        write = Writer(self._graph, node)
+        result = self._multiply(write, activation, *self._columns(write, matrix), node.outputs[0])
+        take_the_place(node.outputs, [result])
+        self._graph.remove(node, safe=True)
 
-    def _is_matrix(self, name: str, smallest: int = 1) -> bool:
-        tensor = self._constants.get(name)
-        if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
-            return False
-        return bool(tensor.dims[0] * tensor.dims[1] >= smallest)
+    def projection(self, gemm: ir.Node) -> None:
+        """States [B, Q, E], flattened, times table [V, E] transposed, plus bias [V]: logits."""
+        flat, table, bias = map(required, gemm.inputs)
+        flatten, restore = required(flat.producer()), required(only_reader(gemm.outputs[0], "Reshape"))
+        write, logits = Writer(self._graph, restore), restore.outputs[0]
+        product = self._multiply(
+            write, required(flatten.inputs[0]), *self._columns(write, table, transposed=True), logits
+        )
+        take_the_place([logits], [write("Add", [product, bias], f"{logits.name}_int8")])
+        self._graph.remove([restore, gemm, flatten], safe=True)
 
-    def _product(self, node: onnx.NodeProto) -> None:
-        """[..., K] x [K, M] in integers."""
-        rows, scales = self._quantised_rows(node.input[0])
-        weight, weight_scales = self._quantised(node.input[1], axis=0)
-        out = node.output[0]
-        self._add("MatMulInteger", [rows, weight, self._scalar("zero_point", np.uint8(_ZERO_POINT))], f"{out}_sum")
-        self._add("Cast", [f"{out}_sum"], f"{out}_float", to=TensorProto.FLOAT)
-        self._add("Mul", [f"{out}_float", scales], f"{out}_rows")
-        self._add("Mul", [f"{out}_rows", weight_scales], out)
+    def look_up(self, node: ir.Node) -> None:
+        """Read 8-bit rows and their scales, or columns of the output matrix if it is the same table."""
+        table, ids = map(required, node.inputs)
+        if not any(reader.op_type == "Gemm" for reader in table.consumers()):
+            look_up_rows(self._graph, node)
+            return
+        write, name = Writer(self._graph, node), node.outputs[0].name
+        columns, scales = self._columns(write, table, transposed=True)
+        found = write("Gather", [columns, ids], f"{name}_columns", attributes={"axis": 1})  # [E, B, Q]
+        found = write("Transpose", [found], f"{name}_i8", attributes={"perm": [1, 2, 0]})
+        scale = write("Gather", [scales, ids], f"{name}_scales")
+        last = write.constant("axis_last", np.array([-1], np.int64))
+        scale = write("Unsqueeze", [scale, last], f"{name}_column")
+        # The scales of products count steps of the activation.
+        steps = write.constant("steps", np.array(_ACTIVATION_LIMIT, np.float32))
+        scale = write("Mul", [scale, steps], f"{name}_scale")
+        found = write("Cast", [found], f"{name}_float", attributes={"to": _FLOAT})
+        take_the_place(node.outputs, [write("Mul", [found, scale], f"{name}_int8")])
+        self._graph.remove(node, safe=True)
 
-    def _quantised_rows(self, name: str) -> tuple[str, str]:
-        """Quantise an activation once, however many products read it."""
-        if name in self._rows:
-            return self._rows[name]
-        quantised, scale = f"{name}_u8", f"{name}_scale"
-        axes = self._constant("last_axis", np.array([-1], np.int64))
-        self._add("Abs", [name], f"{name}_abs")
-        self._add("ReduceMax", [f"{name}_abs", axes], f"{name}_max", keepdims=1)
-        self._add("Mul", [f"{name}_max", self._scalar("per_step", np.float32(1 / _ACTIVATION_LIMIT))], f"{name}_raw")
-        self._add("Max", [f"{name}_raw", self._scalar("smallest_scale", np.float32(_SMALLEST_SCALE))], scale)
-        self._add("Div", [name, scale], f"{name}_steps")
-        # |steps| <= 127 by construction, so a scalar scale of 1 only rounds and shifts.
-        one = self._scalar("unit_scale", np.float32(1))
-        zero_point = self._scalar("zero_point", np.uint8(_ZERO_POINT))
-        self._add("QuantizeLinear", [f"{name}_steps", one, zero_point], quantised)
-        self._rows[name] = quantised, scale
-        return self._rows[name]
+    def _multiply(
+        self, write: Writer, activation: ir.Value, weights: ir.Value, scales: ir.Value, output: ir.Value
+    ) -> ir.Value:
+        rows, largest = self._quantised_rows(write, activation)
+        zero_point = write.constant("zero_point", np.array(_ZERO_POINT, np.uint8))
+        total = write("MatMulInteger", [rows, weights, zero_point], f"{output.name}_sum")
+        total = write("Cast", [total], f"{output.name}_float", attributes={"to": _FLOAT}, like=output)
+        total = write("Mul", [total, largest], f"{output.name}_rows", like=output)
+        return write("Mul", [total, scales], f"{output.name}_product", like=output)
 
-    def _look_up(self, node: onnx.NodeProto) -> None:
-        """Gather 8-bit rows and their scales."""
-        table, scales = self._quantised(node.input[0], axis=1)
-        out = node.output[0]
-        self._add("Gather", [table, node.input[1]], f"{out}_i8")
-        self._add("Cast", [f"{out}_i8"], f"{out}_float", to=TensorProto.FLOAT)
-        self._add("Gather", [scales, node.input[1]], f"{out}_scale")
-        self._add("Mul", [f"{out}_float", f"{out}_scale"], out)
+    def _quantised_rows(self, write: Writer, activation: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Quantise an activation once, in front of its first product."""
+        if activation not in self._rows:
+            name = activation.name
+            magnitude = write("Abs", [activation], f"{name}_abs", like=activation)
+            last = write.constant("axis_last", np.array([-1], np.int64))
+            largest = write("ReduceMax", [magnitude, last], f"{name}_max", attributes={"keepdims": 1})
+            smallest = write.constant("smallest_scale", np.array(_SMALLEST, np.float32))
+            largest = write("Max", [largest, smallest], f"{name}_largest")
+            unit = write("Div", [activation, largest], f"{name}_unit", like=activation)
+            # |unit| <= 1 by construction, so one scale serves all rows.
+            step = write.constant("step", np.array(1 / _ACTIVATION_LIMIT, np.float32))
+            zero_point = write.constant("zero_point", np.array(_ZERO_POINT, np.uint8))
+            self._rows[activation] = write("QuantizeLinear", [unit, step, zero_point], f"{name}_u8"), largest
+        return self._rows[activation]
 
-    def _quantised(self, name: str, *, axis: int) -> tuple[str, str]:
-        """Return names of the int8 matrix and its scales, one per slice along `axis`."""
-        if name not in self._weights:
-            values = numpy_helper.to_array(self._constants[name])
-            limit = _WEIGHT_LIMIT if axis == 0 else _ACTIVATION_LIMIT
-            scales = np.maximum(np.abs(values).max(axis=axis, keepdims=True) / limit, _SMALLEST_SCALE)
-            quantised = np.round(values / scales).astype(np.int8)
-            shaped = scales[0] if axis == 0 else scales  # [M] for products, [V, 1] for tables
-            self._weights[name] = (
-                self._constant(f"{name}_i8", quantised),
-                self._constant(f"{name}_scales", shaped.astype(np.float32)),
+    def _columns(self, write: Writer, matrix: ir.Value, *, transposed: bool = False) -> tuple[ir.Value, ir.Value]:
+        """Return an int8 matrix [K, M] and the scales [M] of its products with quantised rows."""
+        if matrix not in self._columns_of:
+            values = required(array_of(matrix))
+            weights, scales = quantize_rows(values if transposed else values.T, _WEIGHT_LIMIT)
+            self._columns_of[matrix] = (
+                write.constant(f"{matrix.name}_i8", weights.T),
+                write.constant(f"{matrix.name}_scales", scales[:, 0] / _ACTIVATION_LIMIT),
             )
-        return self._weights[name]
+        return self._columns_of[matrix]
 
-    def _add(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
-        self._nodes.append(helper.make_node(op_type, inputs, [output], name=f"{op_type}_{output}", **attributes))
 
-    def _scalar(self, name: str, value: np.generic) -> str:
-        return self._constant(name, np.asarray(value))
+def is_embedding(node: ir.Node) -> bool:
+    """Whether a node looks up tokens; tables of positions and of biases are small and stay as they are."""
+    ids = node.inputs[1] if node.op_type == "Gather" and is_matrix(node.inputs[0]) else None
+    return ids is not None and ids.name == bundle.INPUT_IDS
 
-    def _constant(self, name: str, values: NDArray[np.generic]) -> str:
-        self._new.setdefault(name, numpy_helper.from_array(values, name))
-        return name
+
+def look_up_rows(graph: ir.Graph, node: ir.Node) -> None:
+    """Let a look-up of tokens read 8-bit rows of its table [V, E] and their scales."""
+    table, ids = map(required, node.inputs)
+    write, name = Writer(graph, node), node.outputs[0].name
+    rows, scales = quantize_rows(required(array_of(table)), _ACTIVATION_LIMIT)
+    found = write("Gather", [write.constant(f"{table.name}_rows_i8", rows), ids], f"{name}_i8")
+    found = write("Cast", [found], f"{name}_float", attributes={"to": _FLOAT})
+    scale = write("Gather", [write.constant(f"{table.name}_rows_scales", scales), ids], f"{name}_scale")
+    take_the_place(node.outputs, [write("Mul", [found, scale], f"{name}_int8")])
+    graph.remove(node, safe=True)
+
+
+def quantize_rows(values: Array, limit: int) -> tuple[Array, Array]:
+    """Return int8 rows [N, K] within +-limit and their scales [N, 1] float32."""
+    scales = np.maximum(np.abs(values).max(axis=1, keepdims=True) / np.float32(limit), np.float32(_SMALLEST))
+    return np.round(values / scales).astype(np.int8), scales.astype(np.float32)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from onnxscript import ir
 from onnxscript.onnx_opset import opset24 as op
@@ -22,6 +20,7 @@ from torch.export import Dim
 from dragoman.export import bundle
 from dragoman.export.bundle import Shape
 from dragoman.export.graphs import DecoderGraph, EncoderGraph
+from dragoman.export.optimize import optimize
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer, flatten_states
 from dragoman.model.vocab import SpecialIds
@@ -42,10 +41,20 @@ def _log_sigmoid(gate: Any) -> Any:
     return op.Neg(op.Softplus(op.Neg(gate)))
 
 
+def _vocabulary_logits(states: Any, table: Any, bias: Any) -> Any:
+    # Gemm multiplies with the transposed table where it lies, so that a tied one is stored once.
+    vocab_size, width = table.shape
+    rows: Any = op.Constant(value_ints=[-1, width])
+    last: Any = op.Constant(value_ints=[vocab_size])
+    flat = op.Gemm(op.Reshape(states, rows), table, bias, transB=1)
+    return op.Reshape(flat, op.Concat(op.Shape(states, start=0, end=2), last, axis=0))
+
+
 _TRANSLATIONS: dict[Any, Any] = {
     torch.ops.aten.log_sigmoid.default: _log_sigmoid,
     torch.ops.dragoman.cache_write.default: _cache_write,
     torch.ops.dragoman.attend_valid.default: _attend_valid,
+    torch.ops.dragoman.vocabulary_logits.default: _vocabulary_logits,
 }
 
 
@@ -61,28 +70,27 @@ def shape_of(config: ModelConfig) -> Shape:
     )
 
 
-def export_encoder(model: Transformer, path: Path) -> None:
-    """Write encoder.onnx; names and shapes in `bundle`."""
+def encoder_graph(model: Transformer) -> ir.Model:
+    """Return the encoder in fp32; names and shapes in `bundle`."""
     layers = range(model.config.num_decoder_layers)
     batch, source = Dim("batch"), Dim("source")
-    _export(
+    return _export(
         EncoderGraph(model),
         (torch.full((2, 5), 4), torch.tensor([5, 3])),
         inputs=[bundle.INPUT_IDS, bundle.SOURCE_LENGTHS],
         outputs=[name for i in layers for name in bundle.cross_names(i)],
         shapes=({0: batch, 1: source}, {0: batch}),
-        path=path,
     )
 
 
-def export_decoder(model: Transformer, special: SpecialIds, path: Path) -> None:
-    """Write decoder.onnx; names and shapes in `bundle`."""
+def decoder_graph(model: Transformer, special: SpecialIds) -> ir.Model:
+    """Return the decoder in fp32, without what `reductions` adds; names and shapes in `bundle`."""
     shape = shape_of(model.config)
     layers = range(shape.num_decoder_layers)
     batch, new, source, cache = Dim("batch"), Dim("new"), Dim("source"), Dim("cache")
     states = flatten_states(model.initial_state(2, 7))
     cross = [torch.zeros(2, shape.num_heads, 5, shape.head_dim) for _ in layers for _ in range(2)]
-    _export(
+    return _export(
         DecoderGraph(model, special),
         (
             torch.full((2, 3), special.start),  # a size of 1 would be baked in
@@ -99,7 +107,6 @@ def export_decoder(model: Transformer, special: SpecialIds, path: Path) -> None:
             *(name for i in layers for name in bundle.cross_names(i)),
         ],
         outputs=[
-            bundle.NEXT_IDS,
             bundle.LOGITS,
             *(name for i in layers for name in shape.updated_state_names(i)),
         ],
@@ -110,7 +117,6 @@ def export_decoder(model: Transformer, special: SpecialIds, path: Path) -> None:
             [{0: batch} if shape.decoder_layer == bundle.SSRU else {0: batch, 2: cache} for _ in states],
             [{0: batch, 2: source} for _ in cross],
         ),
-        path=path,
     )
 
 
@@ -121,8 +127,7 @@ def _export(
     inputs: list[str],
     outputs: list[str],
     shapes: tuple[Any, ...],
-    path: Path,
-) -> None:
+) -> ir.Model:
     # It reports missing torchvision operators, which no model of ours has.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
@@ -142,8 +147,8 @@ def _export(
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     _drop_unused_outputs(program.model)
-    program.save(path, include_initializers=True, keep_initializers_as_inputs=False)
-    onnx.checker.check_model(path, full_check=True)
+    optimize(program.model)
+    return program.model
 
 
 def _drop_unused_outputs(model: ir.Model) -> None:

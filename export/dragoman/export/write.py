@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Limits, Manifest
 from dragoman.export.errors import ExportError
-from dragoman.export.quantize import quantize_int8
-from dragoman.export.to_onnx import export_decoder, export_encoder, shape_of
+from dragoman.export.precision import DEVICES, Precision, write_graphs
+from dragoman.export.staging import put_in_place, scratch_beside
+from dragoman.export.to_onnx import shape_of
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.tokenizers import describe_tokenizer
 
-Precision = Literal["fp32", "int8"]
-# Integer products have kernels on the CPU only.
-DEVICES: dict[Precision, tuple[str, ...]] = {"fp32": ("cpu", "cuda"), "int8": ("cpu",)}
+__all__ = ["DEVICES", "Precision", "write_bundle"]
 
 
 def write_bundle(
@@ -50,34 +47,22 @@ def write_bundle(
     out = out.resolve()
     if out.exists() and not bundle.is_bundle(out):
         raise ExportError(f"{out} exists and is not a bundle; choose another --out or remove it")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as scratch:
-        folder = Path(scratch) / out.name
+    with scratch_beside(out) as scratch:
+        folder = scratch / out.name
         folder.mkdir()
-        _write_graphs(checkpoint, folder, Path(scratch), precision)
+        graphs = write_graphs(checkpoint.model, checkpoint.tokenizer.special, folder, precision)
         for file, content in checkpoint.tokenizer.files().items():
             (folder / file).write_bytes(content)
-        manifest = _manifest(checkpoint, folder, name, precision)
+        manifest = _manifest(checkpoint, folder, name, precision, graphs)
         manifest.write(folder)
         if verify is not None:
             manifest = replace(manifest, verification=verify(folder))
             manifest.write(folder)
-        if out.exists():
-            os.replace(out, Path(scratch) / "replaced")
-        os.replace(folder, out)
+        put_in_place(folder, out, scratch)
     return manifest
 
 
-def _write_graphs(checkpoint: Checkpoint, folder: Path, scratch: Path, precision: Precision) -> None:
-    into = folder if precision == "fp32" else scratch
-    export_encoder(checkpoint.model, into / bundle.ENCODER)
-    export_decoder(checkpoint.model, checkpoint.tokenizer.special, into / bundle.DECODER)
-    if precision == "int8":
-        for graph in (bundle.ENCODER, bundle.DECODER):
-            quantize_int8(scratch / graph, folder / graph)
-
-
-def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precision) -> Manifest:
+def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precision, graphs: list[str]) -> Manifest:
     config = checkpoint.model.config
     return Manifest(
         name=name,
@@ -90,7 +75,7 @@ def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precis
         shape=shape_of(config),
         model={**config.to_dict(), "steps": checkpoint.step},
         tools={package: version(package) for package in ("dragoman", "torch", "onnx", "onnxruntime")},
-        sha256={file: bundle.file_sha256(folder / file) for file in (*bundle.GRAPHS, *checkpoint.tokenizer.files())},
+        sha256={file: bundle.file_sha256(folder / file) for file in (*graphs, *checkpoint.tokenizer.files())},
         tokenizer=describe_tokenizer(checkpoint.tokenizer),
         several=checkpoint.languages,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,63 +18,8 @@ from dragoman.export.decode import BundleSession
 from dragoman.export.to_onnx import shape_of
 from dragoman.export.verify import verify
 from dragoman.export.write import write_bundle
-from dragoman.model.checkpoint import Checkpoint
-from tests.fakes.bundles import make_checkpoint, plant, quantized, random_sources
-
-SSRU: dict[str, Any] = {"decoder_layer": "ssru"}
-# Between them they have every setting of `ModelConfig` that changes the graphs.
-VARIANTS: dict[str, dict[str, Any]] = {
-    "sinusoidal in halves, output bias": {
-        "norm_position": "post", "positions": "sinusoidal-half", "activation": "silu", "output_bias": True,
-    },
-    "learned positions, output matrix of its own": {
-        "norm_position": "post", "positions": "learned", "activation": "gelu", "tied_embeddings": "source-target",
-    },
-    "rotary, grouped heads, RMS norm, gated, no bias, nothing tied": {
-        "positions": "rotary", "num_key_value_heads": 2, "norm": "rms", "gated": True, "activation": "silu",
-        "bias": False, "tied_embeddings": "none",
-    },
-    "relative, no scales but of the output": {
-        "positions": "relative", "relative_buckets": 8, "relative_max_distance": 16, "norm": "rms", "gated": True,
-        "activation": "gelu-tanh", "bias": False, "scale_attention": False, "scale_embedding": False,
-        "scale_output": True,
-    },
-    "no positions, one head of keys, wide heads, a norm behind the last one": {
-        "norm_position": "post", "positions": "none", "num_key_value_heads": 1, "d_head": 12, "final_norm": True,
-        "bias": False, "tied_embeddings": "source-output",
-    },
-    "ssru": SSRU,
-    "ssru, grouped heads, rotary encoder, RMS norm, gated, no bias": {
-        **SSRU, "norm_position": "post", "positions": "rotary", "num_key_value_heads": 2, "norm": "rms", "gated": True,
-        "bias": False, "tied_embeddings": "target-output",
-    },
-}  # fmt: skip
-
-
-class Exported:
-    """A model and its fp32 and int8 bundles."""
-
-    def __init__(self, settings: dict[str, Any], folder: Path) -> None:
-        # A gain of 4 would let PyTorch's own fp32 logits of some variants be 1e-2 away from its fp64 ones.
-        self.checkpoint: Checkpoint = make_checkpoint(gain=2, **settings)
-        self.fp32 = folder / "fp32"
-        write_bundle(self.checkpoint, self.fp32, name="b", precision="fp32", verify=None)
-        self.int8 = quantized(self.fp32, folder / "int8")
-
-
-@pytest.fixture(scope="module")
-def ssru(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return Exported(SSRU, tmp_path_factory.mktemp("ssru"))
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def exported(
-    request: pytest.FixtureRequest, ssru: Exported, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Exported]:
-    if VARIANTS[request.param] is SSRU:
-        yield ssru
-    else:
-        yield Exported(VARIANTS[request.param], tmp_path_factory.mktemp("variant"))
+from tests.fakes.bundles import make_checkpoint, plant, random_sources
+from tests.fakes.variants import Exported
 
 
 def test_the_bundle_agrees_with_the_model(exported: Exported) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dragoman.export.commands.verify import add_verification_arguments, compare, held_out_pairs
+from dragoman.export.ctranslate2 import verify_ctranslate2, write_ctranslate2
 from dragoman.export.errors import ExportError
-from dragoman.export.verify import require, verify
+from dragoman.export.verify import require, requirement
 from dragoman.export.write import DEVICES, write_bundle
 from dragoman.model.checkpoint import load_checkpoint
 from dragoman.model.errors import ModelError
-from dragoman.model.readers import read_pairs
 
 HELP = "write a bundle from a checkpoint"
 ERRORS: tuple[type[Exception], ...] = (ExportError, ModelError)
@@ -20,13 +21,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--checkpoint", type=Path, required=True, help="the --out folder of `dragoman train`")
     parser.add_argument("--out", type=Path, required=True, help="bundle folder to write")
+    parser.add_argument(
+        "--format",
+        choices=("dragoman", "ctranslate2"),
+        default="dragoman",
+        help="ctranslate2: a model folder of that engine instead of a bundle (default: dragoman)",
+    )
     parser.add_argument("--name", help="model name for callers; default: the folder's name")
     parser.add_argument(
         "--precision", choices=sorted(DEVICES), default="fp32", help="int8 is for the CPU (default: fp32)"
     )
     parser.add_argument(
-        "--data", type=Path, help="held-out TSV for the text comparison; int8 needs it to measure quality"
+        "--data",
+        type=Path,
+        help="held-out TSV for the text comparison; precisions that change the numbers need it to measure quality",
     )
+    add_verification_arguments(parser)
     parser.add_argument(
         "--no-verify", action="store_true", help="write the bundle without comparing it; for experiments"
     )
@@ -34,15 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export and verify."""
-    if args.precision == "int8" and args.data is None and not args.no_verify:
+    if args.format == "ctranslate2":
+        return _export_ctranslate2(args)
+    if requirement(args.precision).needs_references and args.data is None and not args.no_verify:
         raise ExportError(
-            "int8 changes the numbers, so its quality must be measured: give --data FILE.tsv with held-out pairs"
+            f"{args.precision} changes the numbers, so its quality must be measured: give --data FILE.tsv with "
+            "held-out pairs"
         )
+    if args.report is not None and args.no_verify:
+        raise ExportError("--report is about the verification that --no-verify leaves out; give one of them")
     checkpoint = load_checkpoint(args.checkpoint)
-    pairs = list(read_pairs(args.data)) if args.data else None
+    pairs = held_out_pairs(args, checkpoint)
 
     def check(folder: Path) -> dict[str, object]:
-        report = verify(folder, checkpoint, pairs)
+        report = compare(args, folder, checkpoint, pairs)
         numbers = require(report)
         print(report.table())
         return numbers
@@ -56,4 +71,16 @@ def run(args: argparse.Namespace) -> int:
     )
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: {manifest.name} {manifest.precision} version {manifest.version}, {size / 1e6:.1f} MB")
+    return 0
+
+
+def _export_ctranslate2(args: argparse.Namespace) -> int:
+    checkpoint = load_checkpoint(args.checkpoint)
+
+    def check(folder: Path) -> None:
+        print(verify_ctranslate2(folder, checkpoint, precision=args.precision))
+
+    write_ctranslate2(checkpoint, args.out, precision=args.precision, verify=None if args.no_verify else check)
+    size = sum(path.stat().st_size for path in args.out.iterdir())
+    print(f"{args.out}: CTranslate2 model, {args.precision}, {size / 1e6:.1f} MB")
     return 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.export.errors import ExportError
-from dragoman.export.verify import verify
-from dragoman.model.checkpoint import load_checkpoint
+from dragoman.export.verify import SENTENCES, Report, first_languages, verify
+from dragoman.model.checkpoint import Checkpoint, load_checkpoint
 from dragoman.model.errors import ModelError
-from dragoman.model.readers import read_pairs
+from dragoman.model.languages import Languages
+from dragoman.model.readers import Pair, read_pairs
 
 HELP = "compare a bundle with its checkpoint"
 ERRORS: tuple[type[Exception], ...] = (ExportError, ModelError)
@@ -20,12 +22,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("bundle", type=Path, help="bundle folder")
     parser.add_argument("--checkpoint", type=Path, required=True, help="the --out folder of `dragoman train`")
-    parser.add_argument("--data", type=Path, help="held-out TSV; default: 200 random sources, no quality numbers")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--data", type=Path, help="held-out TSV; default: random sources, no quality numbers")
+    add_verification_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole report as one JSON object")
+
+
+def add_verification_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that `dragoman export` has, too."""
+    parser.add_argument("--source-language", default="", metavar="TAG", help="of --data, if the model has several")
+    parser.add_argument("--target-language", default="", metavar="TAG", help="of --data, if the model has several")
+    parser.add_argument(
+        "--sentences", type=int, default=SENTENCES, metavar="N", help="texts to compare (default: %(default)s)"
+    )
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write the whole report there as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify and report."""
-    report = verify(args.bundle, load_checkpoint(args.checkpoint), list(read_pairs(args.data)) if args.data else None)
-    print(json.dumps({**report.to_dict(), "problems": report.problems}) if args.json else report.table())
+    checkpoint = load_checkpoint(args.checkpoint)
+    report = compare(args, args.bundle, checkpoint, held_out_pairs(args, checkpoint))
+    print(json.dumps(report.to_dict()) if args.json else report.table())
     return 1 if report.problems else 0
+
+
+def held_out_pairs(args: argparse.Namespace, checkpoint: Checkpoint | None = None) -> list[Pair] | None:
+    """Check the options and read --data, if it is given, before anything that takes long.
+
+    Args:
+        args: The options.
+        checkpoint: Whose languages are asked for; None leaves them to `compare`.
+
+    Raises:
+        ExportError: An option is wrong.
+        ConfigError: The model has no language that was asked for, or several and none was chosen.
+        DataError: The file cannot be used.
+    """
+    if args.sentences < 1:
+        raise ExportError(f"--sentences is {args.sentences}; it must be at least 1")
+    if args.report is not None and not args.report.resolve().parent.is_dir():
+        raise ExportError(f"cannot write --report {args.report}: there is no folder {args.report.resolve().parent}")
+    languages = ("", "") if checkpoint is None else _first_languages(args, checkpoint)
+    if args.data is None:
+        return None
+    return list(read_pairs(args.data, languages=languages if all(languages) else None))
+
+
+def _first_languages(args: argparse.Namespace, checkpoint: Checkpoint) -> tuple[str, str]:
+    default = checkpoint.source_language, checkpoint.target_language
+    languages = checkpoint.languages or Languages.pair(*default)
+    return first_languages(
+        languages, default, args.source_language, args.target_language, any_will_do=args.data is None
+    )
+
+
+def compare(args: argparse.Namespace, folder: Path, checkpoint: Checkpoint, pairs: Sequence[Pair] | None) -> Report:
+    """Compare as the options say, and write the report that they ask for."""
+    report = verify(
+        folder,
+        checkpoint,
+        pairs,
+        source_language=args.source_language,
+        target_language=args.target_language,
+        sentences=args.sentences,
+    )
+    if args.report is not None:
+        args.report.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return report

@@ -1,0 +1,76 @@
+"""The precisions a bundle can have, the devices each is for, and how its two graphs come about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from onnxscript import ir
+
+from dragoman.export import bundle
+from dragoman.export.activations import largest_of_both
+from dragoman.export.half import to_half
+from dragoman.export.optimize import keep_lengths_on_device, keep_sums_apart
+from dragoman.export.quantize import quantize
+from dragoman.export.reductions import add_reductions
+from dragoman.export.storage import save
+from dragoman.export.to_onnx import decoder_graph, encoder_graph
+from dragoman.export.weights_only import quantize_weights
+from dragoman.model.config import ModelConfig
+from dragoman.model.transformer import Transformer
+from dragoman.model.vocab import SpecialIds
+
+Precision = Literal["fp32", "fp16", "int8", "int8-weights", "int4"]
+DEVICES: dict[Precision, tuple[str, ...]] = {
+    "fp32": ("cpu", "cuda"),
+    "fp16": ("cuda",),  # most CPUs have no 16-bit products, so the runtime would compute in fp32 and cast
+    "int8": ("cpu",),  # integer products have kernels on the CPU only
+    "int8-weights": ("cpu",),
+    "int4": ("cpu",),
+}
+_WEIGHT_BITS: dict[Precision, int] = {"int8-weights": 8, "int4": 4}
+
+
+def write_graphs(model: Transformer, special: SpecialIds, folder: Path, precision: Precision) -> list[str]:
+    """Write both graphs of a model into a folder.
+
+    Args:
+        model: In evaluation mode.
+        special: Start and end, and ids that are never generated.
+        folder: Where the files go.
+        precision: Of weights and products.
+
+    Returns:
+        The names of all files written.
+
+    Raises:
+        ExportError: The model's numbers are too large for the precision.
+    """
+    encoder, decoder = encoder_graph(model), decoder_graph(model, special)
+    add_reductions(decoder, model.config)
+    convert(encoder, decoder, model.config, special, precision)
+    files = [*save(encoder, folder / bundle.ENCODER), *save(decoder, folder / bundle.DECODER)]
+    return [file.name for file in files]
+
+
+def convert(
+    encoder: ir.Model, decoder: ir.Model, config: ModelConfig, special: SpecialIds, precision: Precision
+) -> None:
+    """Bring both graphs of a model from fp32 to another precision, in place.
+
+    Raises:
+        ExportError: The model's numbers are too large for it.
+    """
+    if precision == "fp16":
+        of_encoder, of_decoder = largest_of_both(encoder, decoder, config, special)
+        to_half(encoder, of_encoder)
+        to_half(decoder, of_decoder)
+    if "cuda" in DEVICES[precision]:
+        keep_lengths_on_device(decoder)
+    for graph in (encoder, decoder):
+        if precision != "fp16":
+            keep_sums_apart(graph)
+        if precision == "int8":
+            quantize(graph)
+        elif precision in _WEIGHT_BITS:
+            quantize_weights(graph, _WEIGHT_BITS[precision])
