@@ -39,10 +39,10 @@ BAD = {
     "too many texts": Bad(pb.TranslateRequest(texts=["one"] * 257), "texts", ("257", "256")),
     "ten times too long": Bad(pb.TranslateRequest(texts=["one", "and " * 1280]), "texts[1]", ("1280", "127")),
     "unknown source language": Bad(
-        pb.TranslateRequest(texts=["one"], source_language="fr"), "source_language", ("'fr'", "'en' to 'de'")
+        pb.TranslateRequest(texts=["one"], source_language="fr"), "source_language", ("'fr'", "model 'tiny' has 'en'")
     ),
     "unknown target language": Bad(
-        pb.TranslateRequest(texts=["one"], target_language="x" * 10_000), "target_language", ("'xxx", "'en' to 'de'")
+        pb.TranslateRequest(texts=["one"], target_language="x" * 10_000), "target_language", ("'xxx", "model 'tiny' has 'de'")
     ),
     "markup": Bad(
         pb.TranslateRequest(texts=["<b>one</b>"], mime_type="text/html"), "mime_type", ("'text/html'", "plain")
