@@ -59,7 +59,7 @@ class OnnxRuntime:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 2
+        options.log_severity_level = 3  # it warns of optional inputs, which are meant
         # Spinning workers would take the CPU from the service's own threads between two steps.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
@@ -77,6 +77,8 @@ class OnnxRuntime:
         width = manifest.shape.num_heads * manifest.shape.head_dim
         self._staging = [np.zeros(tokens * width, np.float32) for _ in self._cross_names]
         self._encode_ids = np.zeros(tokens, np.int64)
+        self._run_options = onnxruntime.RunOptions()
+        self._run_options.log_severity_level = 2  # a cache that is copied is worth a warning
         self._bindings: dict[tuple[int, int, int, int], Any] = {}
         self._next_ids = np.zeros(0, np.int64)
 
@@ -107,7 +109,7 @@ class OnnxRuntime:
         _bind(binding.bind_input, bundle.SOURCE_LENGTHS, lengths)
         for name, output in zip(self._cross_names, outputs, strict=True):
             _bind(binding.bind_output, name, output)
-        self._encoder.run_with_iobinding(binding)
+        self._encoder.run_with_iobinding(binding, self._run_options)
         return outputs
 
     def step(self, pool: CachePool) -> NDArray[np.int64]:
@@ -121,7 +123,7 @@ class OnnxRuntime:
             if len(self._bindings) >= _MAX_BINDINGS:
                 self._bindings.clear()
             binding = self._bindings[key] = self._bind_step(pool)
-        self._decoder.run_with_iobinding(binding)
+        self._decoder.run_with_iobinding(binding, self._run_options)
         return self._next_ids[: pool.live]
 
     def _bind_step(self, pool: CachePool) -> Any:
