@@ -14,7 +14,7 @@ export ORT_DISABLE_TELEMETRY = 1
 SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
 FULL_TESTS = tests/unit/model tests/unit/export $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
 
-.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model clean
+.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model bench-export clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -56,11 +56,14 @@ bench-model: .venv/.installed  ## training speed against transformers, cost of l
 	$(FULL)/python tests/benchmarks/layer_cost.py
 	$(FULL)/python tests/benchmarks/variants.py
 
+bench-export: .venv/.installed .venv-optimum/.installed  ## size and speed of graphs in every precision, beside Optimum's
+	$(FULL)/python tests/benchmarks/graphs.py --optimum .venv-optimum/bin/python
+
 proto: .venv-proto/.installed  ## regenerate the gRPC code
 	PATH=$(CURDIR)/$(PROTO):$$PATH $(PROTO)/python protos/generate.py
 
 clean:  ## remove environments and everything built
-	rm -rf .venv .venv-server .venv-proto build dist
+	rm -rf .venv .venv-server .venv-proto .venv-optimum build dist
 
 .venv-server/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-server
@@ -77,6 +80,12 @@ clean:  ## remove environments and everything built
 	$(FULL)/$(PIP_INSTALL) --upgrade pip
 	$(FULL)/$(PIP_INSTALL) '$(TORCH)'
 	$(FULL)/$(PIP_INSTALL) --group dev --group reference --editable '.[server,train,export,plots,ctranslate2]'
+	touch $@
+
+# Optimum needs an older transformers than we compare with.
+.venv-optimum/.installed:
+	$(PYTHON) -m venv .venv-optimum
+	.venv-optimum/bin/pip install --quiet '$(TORCH)' 'optimum-onnx[onnxruntime]==0.1.0' transformers==4.57.3 accelerate==1.15.0
 	touch $@
 
 .venv-proto/.installed:

@@ -42,7 +42,7 @@ BAD = {
         pb.TranslateRequest(texts=["one"], source_language="fr"), "source_language", ("'fr'", "model 'tiny' has 'en'")
     ),
     "unknown target language": Bad(
-        pb.TranslateRequest(texts=["one"], target_language="x" * 10_000), "target_language", ("'xxx", "model 'tiny' has 'de'")
+        pb.TranslateRequest(texts=["one"], target_language="x" * 10_000), "target_language", ("'xxx", "has 'de'")
     ),
     "markup": Bad(
         pb.TranslateRequest(texts=["<b>one</b>"], mime_type="text/html"), "mime_type", ("'text/html'", "plain")

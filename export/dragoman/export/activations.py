@@ -41,7 +41,7 @@ def largest_of_both(
     source_size = config.source_vocab_size or config.vocab_size
     source_ids = generator.integers(4, source_size, (len(lengths), length))
     source_ids[np.arange(len(lengths)), lengths - 1] = special.eos
-    of_encoder, found = _run(encoder, {bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: lengths})
+    of_encoder, found = largest(encoder, {bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: lengths})
     new = min(_MOST_TARGET_TOKENS, config.max_target_tokens)
     target_ids = generator.integers(4, config.vocab_size, (len(lengths), new))
     target_ids[:, 0] = special.start
@@ -57,11 +57,11 @@ def largest_of_both(
             feeds[str(value.name)] = np.zeros(
                 [axis if isinstance(axis, int) else axes[str(axis)] for axis in required(value.shape)], np.float32
             )
-    of_decoder, _ = _run(decoder, feeds)
+    of_decoder, _ = largest(decoder, feeds)
     return of_encoder, of_decoder
 
 
-def _run(model: ir.Model, feeds: Mapping[str, Array]) -> tuple[dict[str, float], dict[str, Array]]:
+def largest(model: ir.Model, feeds: Mapping[str, Array]) -> tuple[dict[str, float], dict[str, Array]]:
     """Return the magnitude of every float that a graph computes, and its outputs."""
     outputs = [str(value.name) for value in model.graph.outputs]
     inner = [

@@ -39,16 +39,22 @@ _HEADS_FIRST = [0, 2, 1, 3]
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
-def optimize(model: ir.Model) -> None:
-    """Rewrite a graph that the exporter made, in place."""
+def optimize(model: ir.Model, *, merge: bool = True) -> None:
+    """Rewrite a graph that the exporter made, in place.
+
+    Args:
+        model: The graph.
+        merge: Merge products.
+    """
     graph = model.graph
     _name_matrices(graph)
     _copy_sizes(graph)
-    _merge_products(graph)
+    if merge:
+        _merge_products(graph)
     _look_up_plainly(graph)
     remove_unused(model)
     passes.ClearMetadataAndDocStringPass()(model)
-    for value in (*graph.inputs, *graph.initializers.values()):
+    for value in (*graph.inputs, *graph.outputs, *graph.initializers.values()):
         value.metadata_props.clear()
     model.producer_name, model.producer_version = "dragoman", None
 
@@ -71,8 +77,8 @@ def keep_lengths_on_device(model: ir.Model) -> None:
     Q is the size of a tensor, and ONNX Runtime adds to sizes on the CPU: it would fetch the lengths in every step.
     """
     graph = model.graph
-    lengths = next(value for value in graph.inputs if value.name == bundle.CACHE_LENGTHS)
-    for node in list(lengths.consumers()):
+    lengths = next((value for value in graph.inputs if value.name == bundle.CACHE_LENGTHS), None)
+    for node in list(lengths.consumers()) if lengths else []:
         new = next((value for value in node.inputs if value is not lengths), None) if node.op_type == "Add" else None
         if new is None or required(new.producer()).op_type != "Squeeze":
             continue

@@ -46,7 +46,8 @@ def write_graphs(model: Transformer, special: SpecialIds, folder: Path, precisio
     Raises:
         ExportError: The model's numbers are too large for the precision.
     """
-    encoder, decoder = encoder_graph(model), decoder_graph(model, special)
+    # What int8 computes around a product of many rows is faster in smaller pieces.
+    encoder, decoder = encoder_graph(model, merge=precision != "int8"), decoder_graph(model, special)
     add_reductions(decoder, model.config)
     convert(encoder, decoder, model.config, special, precision)
     files = [*save(encoder, folder / bundle.ENCODER), *save(decoder, folder / bundle.DECODER)]
@@ -65,12 +66,17 @@ def convert(
         of_encoder, of_decoder = largest_of_both(encoder, decoder, config, special)
         to_half(encoder, of_encoder)
         to_half(decoder, of_decoder)
-    if "cuda" in DEVICES[precision]:
-        keep_lengths_on_device(decoder)
     for graph in (encoder, decoder):
-        if precision != "fp16":
-            keep_sums_apart(graph)
-        if precision == "int8":
-            quantize(graph)
-        elif precision in _WEIGHT_BITS:
-            quantize_weights(graph, _WEIGHT_BITS[precision])
+        adapt(graph, precision)
+
+
+def adapt(graph: ir.Model, precision: Precision) -> None:
+    """Bring a graph to the operators of a precision and its devices, in place; fp16 has its numbers already."""
+    if "cuda" in DEVICES[precision]:
+        keep_lengths_on_device(graph)
+    if precision != "fp16":
+        keep_sums_apart(graph)
+    if precision == "int8":
+        quantize(graph)
+    elif precision in _WEIGHT_BITS:
+        quantize_weights(graph, _WEIGHT_BITS[precision])

@@ -34,7 +34,7 @@ _ALIGN_FROM_TOP = 2
 
 
 def add_reductions(model: ir.Model, config: ModelConfig) -> None:
-    """Add them, in place, to a decoder whose first output is logits [B, Q, V]."""
+    """Add them, in place, to a decoder whose first output is logits [B, Q, V]; without a source, no alignment."""
     graph = model.graph
     logits = graph.outputs[0]
     write = Writer(graph)
@@ -42,7 +42,8 @@ def add_reductions(model: ir.Model, config: ModelConfig) -> None:
     next_ids = blocks.best()
     graph.outputs.insert(0, next_ids)
     graph.outputs.extend(_candidates(write, blocks))
-    graph.outputs.extend(_alignment(write, config))
+    if any(value.name == bundle.SOURCE_LENGTHS for value in graph.inputs):
+        graph.outputs.extend(_alignment(write, config))
 
 
 def block_size(vocab_size: int) -> int:

@@ -70,16 +70,22 @@ def shape_of(config: ModelConfig) -> Shape:
     )
 
 
-def encoder_graph(model: Transformer) -> ir.Model:
-    """Return the encoder in fp32; names and shapes in `bundle`."""
+def encoder_graph(model: Transformer, *, merge: bool = True) -> ir.Model:
+    """Return the encoder in fp32; names and shapes in `bundle`.
+
+    Args:
+        model: In evaluation mode.
+        merge: Merge products that read the same activation.
+    """
     layers = range(model.config.num_decoder_layers)
     batch, source = Dim("batch"), Dim("source")
-    return _export(
+    return export(
         EncoderGraph(model),
         (torch.full((2, 5), 4), torch.tensor([5, 3])),
         inputs=[bundle.INPUT_IDS, bundle.SOURCE_LENGTHS],
         outputs=[name for i in layers for name in bundle.cross_names(i)],
         shapes=({0: batch, 1: source}, {0: batch}),
+        merge=merge,
     )
 
 
@@ -90,7 +96,7 @@ def decoder_graph(model: Transformer, special: SpecialIds) -> ir.Model:
     batch, new, source, cache = Dim("batch"), Dim("new"), Dim("source"), Dim("cache")
     states = flatten_states(model.initial_state(2, 7))
     cross = [torch.zeros(2, shape.num_heads, 5, shape.head_dim) for _ in layers for _ in range(2)]
-    return _export(
+    return export(
         DecoderGraph(model, special),
         (
             torch.full((2, 3), special.start),  # a size of 1 would be baked in
@@ -120,14 +126,25 @@ def decoder_graph(model: Transformer, special: SpecialIds) -> ir.Model:
     )
 
 
-def _export(
+def export(
     module: nn.Module,
     example: tuple[Any, ...],
     *,
     inputs: list[str],
     outputs: list[str],
     shapes: tuple[Any, ...],
+    merge: bool = True,
 ) -> ir.Model:
+    """Return an optimised graph of a module.
+
+    Args:
+        module: Takes and returns tensors, or lists of them.
+        example: Arguments; sizes of 1 and equal ones would be baked in.
+        inputs: Names, lists laid flat.
+        outputs: Names, likewise.
+        shapes: Of each argument, the axes that may change.
+        merge: Merge products that read the same activation.
+    """
     # It reports missing torchvision operators, which no model of ours has.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
@@ -147,7 +164,7 @@ def _export(
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     _drop_unused_outputs(program.model)
-    optimize(program.model)
+    optimize(program.model, merge=merge)
     return program.model
 
 

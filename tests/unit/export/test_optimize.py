@@ -45,7 +45,7 @@ def test_no_number_changes(settings: dict[str, Any], tmp_path: Path, monkeypatch
     """Keys and values of the source are those of the exporter's own graph, at sizes other than its example's."""
     model = make_checkpoint(**settings).model
     ir.save(to_onnx.encoder_graph(model), tmp_path / "optimised.onnx")
-    monkeypatch.setattr(to_onnx, "optimize", lambda _: None)
+    monkeypatch.setattr(to_onnx, "optimize", lambda *_, **__: None)
     ir.save(to_onnx.encoder_graph(model), tmp_path / "plain.onnx")
     ids = np.random.default_rng(0).integers(4, 300, (3, 9))
     feeds = {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: np.array([9, 4, 1])}

@@ -98,7 +98,7 @@ def test_cells_are_named_and_shaped_by_the_contract(ssru: Exported) -> None:
         assert [inputs[name] for name in shape.state_names(layer)] == [["batch", 32]]
         assert [outputs[name] for name in shape.updated_state_names(layer)] == [["batch", 32]]
     assert set(inputs) == {
-        "input_ids", "source_lengths", "cache_lengths", "cell.0", "cell.1",
+        "input_ids", "source_lengths", "cache_lengths", "with_candidates", "with_alignment", "cell.0", "cell.1",
         "cross_key.0", "cross_value.0", "cross_key.1", "cross_value.1",
     }  # fmt: skip
     assert not [node.name for node in graph.node if node.op_type == "TensorScatter"]

@@ -1,0 +1,248 @@
+"""Every precision of every model: its numbers are near those of fp32, and no text depends on what shares its batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
+from onnxscript import ir
+
+from dragoman.export import bundle
+from dragoman.export.activations import largest_of_both
+from dragoman.export.bundle import load_manifest
+from dragoman.export.decode import BundleSession
+from dragoman.export.errors import ExportError
+from dragoman.export.half import LARGEST, to_half
+from dragoman.export.precision import DEVICES, Precision, write_graphs
+from dragoman.export.quantize import quantize_rows
+from dragoman.export.to_onnx import decoder_graph, encoder_graph
+from dragoman.export.weights_only import quantize_blocks
+from dragoman.export.write import write_bundle
+from dragoman.model.checkpoint import Checkpoint
+from tests.fakes.bundles import converted, make_checkpoint, random_sources
+from tests.fakes.variants import Exported
+
+REDUCED = ("fp16", "int8", "int8-weights", "int4")
+# Of the spread of the logits. Random matrices are the worst that can be quantised to 4 bits.
+NEAR = {"fp16": 0.02, "int8": 0.3, "int8-weights": 0.2, "int4": 1.2}
+
+
+@pytest.fixture(scope="module", params=REDUCED)
+def reduced(
+    request: pytest.FixtureRequest, exported: Exported, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Precision, Path]:
+    """One of the variants in one of the precisions."""
+    out = tmp_path_factory.mktemp("reduced") / "bundle"
+    return request.param, converted(exported.fp32, out, request.param)
+
+
+def logits_of(session: BundleSession, sources: list[list[int]], tokens: NDArray[Any]) -> NDArray[Any]:
+    """Return logits [B, 3, V]: two tokens in one call, then one."""
+    encoded, states = session.encode(sources), session.initial_states(len(sources), 4)
+    _, first, states = session.step(tokens[:, :2], np.zeros(len(sources), np.int64), states, encoded)
+    _, second, _ = session.step(tokens[:, 2:], np.full(len(sources), 2), states, encoded)
+    return np.concatenate([first, second], axis=1)
+
+
+def test_every_precision_has_devices() -> None:
+    """What can be chosen, what a manifest can say, and what is for which device are the same list."""
+    assert set(DEVICES) == set(get_args(Precision))
+    assert all(set(devices) <= {"cpu", "cuda"} and devices for devices in DEVICES.values())
+    assert [precision for precision, devices in DEVICES.items() if "cuda" in devices] == ["fp32", "fp16"]
+
+
+def test_numbers_are_near_those_of_fp32(reduced: tuple[Precision, Path], exported: Exported) -> None:
+    """By a share of their spread, over rows and positions; what is never generated stays at -inf."""
+    precision, folder = reduced
+    sources = random_sources(exported.checkpoint, [5, 12, 30, 64])
+    tokens = np.random.default_rng(0).integers(4, 300, (4, 3))
+    exact, near = (logits_of(BundleSession(path), sources, tokens) for path in (exported.fp32, folder))
+    allowed = np.isfinite(exact)
+
+    assert near.dtype == np.float32
+    np.testing.assert_array_equal(np.isfinite(near), allowed)
+    error = float(np.sqrt(np.mean((near[allowed] - exact[allowed]) ** 2)) / exact[allowed].std())
+    assert 0 < error < NEAR[precision]
+
+
+def test_no_row_depends_on_its_batch(reduced: tuple[Precision, Path], exported: Exported) -> None:
+    """Rows of other lengths beside it do not change a bit, or in fp16, computed in fp32 here, a rounding."""
+    precision, folder = reduced
+    session = BundleSession(folder)
+    sources = random_sources(exported.checkpoint, [7, 30, 12, 64])
+    tokens = np.random.default_rng(1).integers(4, 300, (4, 3))
+    together = logits_of(session, sources, tokens)
+
+    for row, source in enumerate(sources):
+        alone = logits_of(session, [source], tokens[row : row + 1])[0]
+        if precision == "fp16":
+            np.testing.assert_allclose(together[row], alone, atol=0.02)
+        else:
+            np.testing.assert_allclose(together[row], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_no_large_constant_is_left_in_fp32(reduced: tuple[Precision, Path], exported: Exported) -> None:
+    """But tables of positions, which are added and not multiplied, and the scales of what is quantised."""
+    precision, folder = reduced
+    smallest = exported.checkpoint.model.config.d_model * 16
+    for name in bundle.GRAPHS:
+        left = [
+            tensor.name
+            for tensor in onnx.load(folder / name).graph.initializer
+            if tensor.data_type == TensorProto.FLOAT and np.prod(tensor.dims) >= smallest
+        ]
+        left = [name for name in left if not name.endswith("_scales")]
+        assert [name for name in left if precision == "fp16" or "positions" not in name] == []
+
+
+def test_the_manifest_says_for_what_it_is(exported: Exported, tmp_path: Path) -> None:
+    """fp16 for CUDA only, integers for the CPU only; states have the type of the graph."""
+    checkpoint = make_checkpoint()
+    write_bundle(checkpoint, tmp_path / "half", name="b", precision="fp16", verify=None)
+    manifest = load_manifest(tmp_path / "half")
+    session = BundleSession(tmp_path / "half")
+
+    assert (manifest.precision, manifest.devices) == ("fp16", ("cuda",))
+    assert {state.dtype for state in session.initial_states(1, 3).values()} == {np.dtype(np.float16)}
+    assert {value.dtype for name, value in session.encode([[5, 3]]).items() if "cross" in name} == {
+        np.dtype(np.float16)
+    }
+    assert load_manifest(exported.int8).devices == ("cpu",)
+
+
+# Integers
+
+
+def test_rows_use_seven_bits_and_are_half_a_step_away_at_most() -> None:
+    """The largest number of a row is exact; a row of zeros stays one."""
+    rows = np.random.default_rng(0).standard_normal((5, 40), np.float32)
+    rows[3] = 0
+    numbers, scales = quantize_rows(rows, 63)
+
+    assert numbers.dtype == np.int8
+    assert np.abs(numbers).max(axis=1).tolist() == [63, 63, 63, 0, 63]
+    assert (np.abs(numbers * scales - rows) <= scales * 0.5001).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("width", [32, 96, 40])
+def test_blocks_are_half_a_step_away_at_most(bits: int, width: int) -> None:
+    """Also where the last block is not full, and where a block is zeros; the largest number of a block is exact."""
+    rows = np.random.default_rng(0).standard_normal((6, width), np.float32)
+    rows[2, :32] = 0
+    numbers, scales = quantize_blocks(rows, bits)
+    unpacked = numbers if bits == 8 else np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(*numbers.shape[:2], 32)
+    values = ((unpacked.astype(np.float32) - (1 << (bits - 1))) * scales[..., None]).reshape(6, -1)[:, :width]
+    steps = np.repeat(np.abs(scales), 32, axis=1)[:, :width]
+
+    assert numbers.shape == (6, -(-width // 32), 4 * bits)
+    # The highest integer is one step lower than the lowest is high, so the other extreme may be a step away.
+    assert (np.abs(values - rows) <= steps * 1.0001).all()
+    assert np.mean(np.abs(values - rows) <= steps * 0.5001) > 0.95
+    assert (values[2, :32] == 0).all()
+
+
+def test_layers_have_four_bits_and_the_vocabulary_eight(tmp_path: Path) -> None:
+    """In 4 bits the table of a vocabulary would lose most."""
+    checkpoint = make_checkpoint()
+    write_graphs(checkpoint.model, checkpoint.tokenizer.special, tmp_path, "int4")
+    nodes = [node for node in onnx.load(tmp_path / bundle.DECODER).graph.node if node.op_type == "MatMulNBits"]
+    bits = {tuple(node.output): onnx.helper.get_node_attr_value(node, "bits") for node in nodes}
+
+    assert bits.pop((bundle.LOGITS,)) == 8
+    assert set(bits.values()) == {4}
+
+
+# fp16
+
+
+def with_large_activations(factor: float) -> Checkpoint:
+    """Return a model whose feed-forward layers reach far out and back: the same function, larger in between."""
+    checkpoint = make_checkpoint(activation="relu")
+    stacks: list[Any] = [checkpoint.model.encoder, checkpoint.model.decoder]
+    with torch.no_grad():
+        for layer in (layer for stack in stacks for layer in stack.layers):
+            layer.feed_forward.expand.weight.mul_(factor)
+            layer.feed_forward.expand.bias.mul_(factor)
+            layer.feed_forward.contract.weight.div_(factor)
+    return checkpoint
+
+
+def test_large_activations_are_measured() -> None:
+    """By the names of the graph, on sources as long as the model takes."""
+    checkpoint = with_large_activations(1e5)
+    encoder, decoder = graphs_of(checkpoint)
+    largest = largest_of_both(encoder, decoder, checkpoint.model.config, checkpoint.tokenizer.special)
+
+    for found in largest:
+        beyond = {name for name, magnitude in found.items() if magnitude > LARGEST}
+        assert beyond
+        assert all(magnitude == magnitude for magnitude in found.values())
+        assert len(beyond) < 0.3 * len(found)
+
+
+def test_large_activations_are_computed_in_fp32(tmp_path: Path) -> None:
+    """And nothing else is: around them the graph is fp16, and its texts are those of the model."""
+    checkpoint = with_large_activations(1e5)
+    write_bundle(checkpoint, tmp_path / "half", name="b", precision="fp16", verify=None)
+    write_bundle(checkpoint, tmp_path / "full", name="b", precision="fp32", verify=None)
+    sources, tokens = random_sources(checkpoint, [5, 30]), np.array([[5, 6, 7], [8, 9, 10]])
+    half, full = (logits_of(BundleSession(tmp_path / name), sources, tokens) for name in ("half", "full"))
+    wide = {t.name: t for t in onnx.load(tmp_path / "half" / bundle.DECODER).graph.initializer if len(t.dims) == 2}
+
+    allowed = np.isfinite(full)
+    assert np.abs(half[allowed] - full[allowed]).max() < 0.1 * full[allowed].std()
+    kinds = {name: tensor.data_type for name, tensor in wide.items() if "feed_forward" in name}
+    assert set(kinds.values()) == {TensorProto.FLOAT}
+    assert {t.data_type for name, t in wide.items() if name not in kinds} == {TensorProto.FLOAT16}
+
+
+def test_without_the_measurement_it_would_overflow() -> None:
+    """What the islands are for: in fp16 alone the same weights do not even fit."""
+    encoder, _ = graphs_of(with_large_activations(1e6))
+
+    with pytest.raises(FloatingPointError):
+        to_half(encoder, {})
+
+
+def test_keys_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """The server keeps them in fp16, so there is no island for them."""
+    checkpoint = make_checkpoint()
+    layer: Any = checkpoint.model.decoder.layers[0]
+    with torch.no_grad():
+        layer.cross_attention.key.weight.mul_(1e5)
+
+    with pytest.raises(ExportError, match=r"cross_key\.0 reaches .* --precision fp32"):
+        write_graphs(checkpoint.model, checkpoint.tokenizer.special, tmp_path, "fp16")
+
+
+def test_angles_of_positions_stay_in_fp32(tmp_path: Path) -> None:
+    """Position 60 times a rate has more digits than fp16."""
+    checkpoint = make_checkpoint(positions="rotary")
+    write_graphs(checkpoint.model, checkpoint.tokenizer.special, tmp_path, "fp16")
+    for name in bundle.GRAPHS:
+        model = onnx.shape_inference.infer_shapes(onnx.load(tmp_path / name))
+        types = {value.name: value.type.tensor_type.elem_type for value in model.graph.value_info}
+        angles = {types[node.input[0]] for node in model.graph.node if node.op_type in ("Sin", "Cos")}
+        assert angles == {TensorProto.FLOAT}
+
+
+def test_ids_that_are_never_generated_are_masked_in_fp32(tmp_path: Path) -> None:
+    """The bias is added behind the cast: in fp16 it would round what it is added to once more."""
+    checkpoint = make_checkpoint()
+    write_graphs(checkpoint.model, checkpoint.tokenizer.special, tmp_path, "fp16")
+    graph = onnx.load(tmp_path / bundle.DECODER).graph
+    masks = [t for t in graph.initializer if t.dims == [330] and np.isneginf(numpy_helper.to_array(t)).any()]
+
+    assert [tensor.data_type for tensor in masks] == [TensorProto.FLOAT]
+    assert {value.name: value.type.tensor_type.elem_type for value in graph.output}[bundle.LOGITS] == TensorProto.FLOAT
+
+
+def graphs_of(checkpoint: Checkpoint) -> tuple[ir.Model, ir.Model]:
+    return encoder_graph(checkpoint.model), decoder_graph(checkpoint.model, checkpoint.tokenizer.special)

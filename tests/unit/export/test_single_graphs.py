@@ -1,0 +1,105 @@
+"""Decoder-only and encoder-only models as graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dragoman.export import bundle
+from dragoman.export.precision import Precision
+from dragoman.export.single_graphs import STATES, write_encoder, write_language_model
+from dragoman.export.to_onnx import shape_of
+from dragoman.model.masks import padding_mask
+from dragoman.model.single_stack import DecoderOnly, EncoderOnly
+from dragoman.model.vocab import SPECIAL_IDS
+from tests.fakes.models import make_config
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
+NEAR = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3, "int4": 1.2}
+DECODERS: dict[str, dict[str, Any]] = {
+    "like LLaMA": {"positions": "rotary", "norm": "rms", "bias": False, "activation": "silu", "gated": True},
+    "like GPT": {"positions": "learned", "activation": "gelu"},
+    "ssru, untied": {"decoder_layer": "ssru", "tied_embeddings": "none", "output_bias": True},
+}
+
+
+class LanguageModel:
+    """The graph with its states."""
+
+    def __init__(self, path: Path, model: DecoderOnly, rows: int, positions: int) -> None:
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.shape = shape_of(model.config)
+        layers = range(self.shape.num_decoder_layers)
+        self.names = [name for i in layers for name in self.shape.state_names(i)]
+        self.updated = [name for i in layers for name in self.shape.updated_state_names(i)]
+        types = {value.name: value.type for value in self.session.get_inputs()}
+        size = self.shape.state_size(rows, positions)
+        half = types[self.names[0]] == "tensor(float16)"
+        self.states = {name: np.zeros(size, np.float16 if half else np.float32) for name in self.names}
+
+    def read(self, tokens: NDArray[Any], ages: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return next ids and logits; the states go on."""
+        feeds = {bundle.INPUT_IDS: tokens, bundle.CACHE_LENGTHS: np.array(ages), **self.states}
+        next_ids, logits, *states = self.session.run([bundle.NEXT_IDS, bundle.LOGITS, *self.updated], feeds)
+        self.states = dict(zip(self.names, states, strict=True))
+        return next_ids, logits
+
+
+def random_weights(model: torch.nn.Module) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.dim() == 1 else 0.2))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("settings", DECODERS.values(), ids=list(DECODERS))
+def test_a_prompt_and_steps_are_the_full_pass(settings: dict[str, Any], precision: Precision, tmp_path: Path) -> None:
+    """One graph reads four tokens at once and three one by one; logits are the model's at every position."""
+    model = DecoderOnly(make_config(**settings)).eval()
+    random_weights(model)
+    write_language_model(model, SPECIAL_IDS, tmp_path / "g.onnx", precision)
+    tokens = np.random.default_rng(0).integers(4, 50, (3, 7))
+    with torch.inference_mode():
+        expected = model.project(model(torch.tensor(tokens))).numpy()
+    graph = LanguageModel(tmp_path / "g.onnx", model, 3, 8)
+    found, ids = [], []
+    for start, end in ((0, 4), (4, 5), (5, 6), (6, 7)):
+        next_ids, logits = graph.read(tokens[:, start:end], [start] * 3)
+        found.append(logits)
+        ids.append(next_ids)
+    together = np.concatenate(found, axis=1)
+    allowed = np.isfinite(together)
+
+    assert allowed[..., [SPECIAL_IDS.eos, *range(4, 50)]].all()
+    assert not allowed[..., list(SPECIAL_IDS.never_generated)].any()
+    spread = expected.std()
+    assert np.sqrt(np.mean((together[allowed] - expected[allowed]) ** 2)) / spread < NEAR[precision]
+    np.testing.assert_array_equal(np.concatenate(ids, axis=1), together.argmax(-1))
+    assert len(np.unique(together.argmax(-1))) > 3
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_encoder_gives_a_state_per_token(precision: Precision, tmp_path: Path) -> None:
+    """As the model does; padding behind a text changes nothing."""
+    model = EncoderOnly(make_config(norm_position="post", positions="learned")).eval()
+    random_weights(model)
+    write_encoder(model, tmp_path / "g.onnx", precision)
+    session = onnxruntime.InferenceSession(tmp_path / "g.onnx", providers=["CPUExecutionProvider"])
+    ids, lengths = np.random.default_rng(0).integers(4, 50, (3, 9)), np.array([9, 4, 1])
+    with torch.inference_mode():
+        expected = model(torch.tensor(ids), padding_mask(torch.tensor(lengths), 9)).numpy()
+    (found,) = session.run([STATES], {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths})
+    real = np.arange(9) < lengths[:, None]
+
+    assert found.shape == expected.shape
+    error = np.sqrt(np.mean((found[real].astype(np.float32) - expected[real]) ** 2))
+    assert error / expected[real].std() < NEAR[precision]
+    (alone,) = session.run([STATES], {bundle.INPUT_IDS: ids[1:2, :4], bundle.SOURCE_LENGTHS: lengths[1:2]})
+    np.testing.assert_allclose(found[1:2, :4].astype(np.float32), alone.astype(np.float32), atol=2e-2)
