@@ -168,8 +168,12 @@ def test_killed_commands_leave_a_whole_bundle(command: list[str], tmp_path: Path
         while process.poll() is None and not has_come(out):
             time.sleep(0.001)
         process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        assert bundle.load_manifest(out).version == old, moment
+        was_killed = process.wait() == -signal.SIGKILL
+        found = bundle.load_manifest(out)  # whole, by the hash of every file
+        if found.version != old:  # a fast machine: the exchange came before the kill
+            assert found.name == "new", moment
+            break
+        kills += was_killed
     assert kills
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
