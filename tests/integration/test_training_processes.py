@@ -39,6 +39,8 @@ schedule = "cosine"
 max_steps = {steps}
 checkpoint_minutes = 0.005
 validate_pairs = 10
+[training.augmentation]
+bpe_dropout = {bpe_dropout}
 """
 
 STEPS = 800  # enough for several checkpoints, 0.3 s apart, on a fast machine
@@ -53,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(folder: Path, data: Path, run: str, launcher: list[str], **settings: Any) -> list[str]:
     recipe = folder / f"{run}.toml"
-    recipe.write_text(RECIPE.format(**{"dropout": 0.0, "accumulate": 1, "steps": 60, **settings}))
+    recipe.write_text(RECIPE.format(**{"dropout": 0.0, "bpe_dropout": 0.0, "accumulate": 1, "steps": 60, **settings}))
     arguments = ["train", "--recipe", str(recipe), "--data", str(data), "--out", str(folder / run), "--threads", "1"]
     return [sys.executable, *launcher, "-m", "dragoman.cli.main", *arguments, "--device", "cpu"]
 
@@ -75,9 +77,10 @@ def losses(run: Path) -> list[float]:
 
 
 def test_killed_and_resumed_equals_undisturbed(tmp_path: Path, data: Path) -> None:
-    """Kill -9 twice in mid-training, then to the end: the same weights, bit for bit, dropout included."""
-    finish(command(tmp_path, data, "whole", [], dropout=0.1, steps=STEPS))
-    disturbed = command(tmp_path, data, "parts", [], dropout=0.1, steps=STEPS)
+    """Kill -9 twice in mid-training, then to the end: the same weights, bit for bit, dropout of both kinds included."""
+    settings = {"dropout": 0.1, "bpe_dropout": 0.1, "steps": STEPS}
+    finish(command(tmp_path, data, "whole", [], **settings))
+    disturbed = command(tmp_path, data, "parts", [], **settings)
     run = tmp_path / "parts"
     killed_at = []
     for _ in range(2):

@@ -6,7 +6,6 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from dragoman.model.lengths import LeftOut, LengthLimits
 from dragoman.model.padding import pad_rows
 from dragoman.model.readers import Pair
 from dragoman.model.recipe import TrainConfig
-from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer, run_sampled
+from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer
 from dragoman.model.vocab import SpecialIds
 
 
@@ -55,18 +54,31 @@ class Batch:
         return Batch(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
-def tokenize_pairs(pairs: Iterable[Pair], tokenizer: Tokenizer, *, bpe_dropout: float = 0.0) -> list[Example]:
-    """Tokenize both sides of each pair.
+def tokenize_pairs(pairs: Iterable[Pair], tokenizer: Tokenizer) -> list[Example]:
+    """Tokenize both sides of each pair."""
+    return [Example(tuple(tokenizer.encode(p.source)), tuple(tokenizer.encode_target(p.target))) for p in pairs]
 
-    Raises:
-        ConfigError: There shall be BPE dropout, and the tokenizer has no such thing.
-    """
-    if not bpe_dropout:
-        return [Example(tuple(tokenizer.encode(p.source)), tuple(tokenizer.encode_target(p.target))) for p in pairs]
+
+def tokenize_with_dropout(
+    pairs: Iterable[Pair], tokenizer: SentencePieceTokenizer, probability: float, generator: random.Random
+) -> list[Example]:
+    """Tokenize both sides of each pair with BPE dropout, see `SentencePieceTokenizer.encode_with_dropout`."""
+
+    def encode(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode_with_dropout(text, probability, generator))
+
+    return [Example(encode(p.source), encode(p.target)) for p in pairs]
+
+
+def _with_bpe_dropout(tokenizer: Tokenizer) -> SentencePieceTokenizer:
+    """Return the tokenizer if it can leave out merges; raise ConfigError otherwise."""
     if not isinstance(tokenizer, SentencePieceTokenizer):
         raise ConfigError(f"a tokenizer of kind {tokenizer.kind!r} has no BPE dropout; set bpe_dropout = 0")
-    encode = partial(tokenizer.encode, dropout=bpe_dropout)
-    return [Example(tuple(encode(p.source)), tuple(encode(p.target))) for p in pairs]
+    try:
+        tokenizer.bpe_dropout  # noqa: B018  # asking makes it
+    except ValueError as error:
+        raise ConfigError(f"this tokenizer has no BPE dropout: {error}; set bpe_dropout = 0") from error
+    return tokenizer
 
 
 @dataclass(slots=True)
@@ -99,8 +111,7 @@ class TrainingData:
 
     Pairs are taken in chunks of at most `shuffle_pairs`, so a corpus need not fit in memory; one
     that fits in a single chunk is read once. Everything random depends on seed, epoch and chunk
-    alone: a resumed run sees the batches that an uninterrupted one would have seen. (Only BPE dropout
-    differs between processes: SentencePiece mixes its seed with one of the process.)
+    alone: a resumed run, which is another process, sees the batches that an uninterrupted one would have seen.
 
     Attributes:
         left_out: By limits, how many pairs of the first chunk that was batched within them were too long.
@@ -113,9 +124,13 @@ class TrainingData:
             read: Starts at the first pair each time it is called.
             tokenizer: For both sides.
             config: Seed, batch size, chunk size and augmentation.
+
+        Raises:
+            ConfigError: There shall be BPE dropout, and the tokenizer has no such thing.
         """
         self._read = read
         self._tokenizer = tokenizer
+        self._dropping = _with_bpe_dropout(tokenizer) if config.augmentation.bpe_dropout else None
         self._config = config
         self.left_out: dict[LengthLimits, LeftOut] = {}
         self._only_chunk: list[Pair] | None = None
@@ -192,7 +207,7 @@ class TrainingData:
 
     def _examples(self, pairs: list[Pair], epoch: int, chunk: int) -> list[Example]:
         shares, origin_shares = self._config.augmentation, self._config.origin_shares
-        if not shares.changes_text and not shares.bpe_dropout and not origin_shares:
+        if not shares.changes_text and self._dropping is None and not origin_shares:
             if self._only_chunk is None:
                 return tokenize_pairs(pairs, self._tokenizer)
             if self._unaltered is None:
@@ -203,11 +218,9 @@ class TrainingData:
             pairs = [pair for pair in pairs if generator.random() < origin_shares.get(pair.origin, 1.0)]
         if shares.changes_text:
             pairs = [augment(pair, shares, generator) for pair in pairs]
-        if not shares.bpe_dropout:
-            return tokenize_pairs(pairs, self._tokenizer)
-        return run_sampled(
-            generator.getrandbits(32), lambda: tokenize_pairs(pairs, self._tokenizer, bpe_dropout=shares.bpe_dropout)
-        )
+        if self._dropping is not None:
+            return tokenize_with_dropout(pairs, self._dropping, shares.bpe_dropout, generator)
+        return tokenize_pairs(pairs, self._tokenizer)
 
 
 def batches_of_epoch(

@@ -4,7 +4,7 @@ from dragoman.model.tokenizers.base import ByteDetokenizer, Detokenizer, Tokeniz
 from dragoman.model.tokenizers.byte_level import ByteLevelTokenizer
 from dragoman.model.tokenizers.load import describe_tokenizer, load_tokenizer, tokenizer_file_names
 from dragoman.model.tokenizers.pieces import PieceSide, PieceTokenizer
-from dragoman.model.tokenizers.sentence_piece import SentencePieceTokenizer, run_sampled, train_tokenizer
+from dragoman.model.tokenizers.sentence_piece import SentencePieceTokenizer, train_tokenizer
 from dragoman.model.tokenizers.symbols import SymbolSide, SymbolTokenizer
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Tokenizer",
     "describe_tokenizer",
     "load_tokenizer",
-    "run_sampled",
     "tokenizer_file_names",
     "train_tokenizer",
 ]

@@ -72,6 +72,10 @@ class Tokenizer(ABC):
     def piece_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes, possibly part of a character, of a target id; empty for special tokens."""
 
+    def source_piece_bytes(self, token: int) -> bytes:
+        """Return the bytes of a source id; those of the target id unless the source has a vocabulary of its own."""
+        return self.piece_bytes(token)
+
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return what the manifest says besides the kind, JSON-ready; `load` gets it back."""

@@ -79,7 +79,7 @@ class PieceTokenizer(Tokenizer):
         check_ids(marked, self._sides[1].size, "a special token of the target")
         shared = target is None or (isinstance(source.vocabulary, Mapping) and target.vocabulary == source.vocabulary)
         self._source, self._pieces = _load_side(source, _SOURCE, marked if shared else set())
-        self._target = self._source
+        self._target, self._source_pieces = self._source, self._pieces
         if target is not None:
             self._target, self._pieces = _load_side(target, _TARGET, marked)
 
@@ -277,6 +277,10 @@ class PieceTokenizer(Tokenizer):
     def piece_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes that a target id stands for; empty for special tokens."""
         return self._pieces[token]
+
+    def source_piece_bytes(self, token: int) -> bytes:
+        """Return the UTF-8 bytes that a source id stands for; empty for special ones."""
+        return self._source_pieces[token]
 
 
 def _load_side(side: PieceSide, name: str, special: Collection[int]) -> tuple[Side, list[bytes]]:

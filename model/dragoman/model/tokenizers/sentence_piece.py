@@ -3,22 +3,23 @@
 User text is data. SentencePiece already reads the *names* of control tokens ("</s>") as plain
 characters, but it uses U+2581 for "space" inside its pieces, so that character in a text would turn
 into a space. `encode` therefore passes it around the library as bytes. Decoding is our own, because
-a streamed translation has to be decoded piece by piece and still give the same text.
+a streamed translation has to be decoded piece by piece and still give the same text. BPE dropout is our own,
+too: the library's draws cannot be repeated in another process (see `bpe_dropout`).
 """
 
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar
 
 import sentencepiece
 
 from dragoman.model.tokenizers.base import Tokenizer
+from dragoman.model.tokenizers.bpe_dropout import BpeDropout
 from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
-
-Result = TypeVar("Result")
 
 SPACE_MARK = "\u2581"
 _NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -69,31 +70,44 @@ class SentencePieceTokenizer(Tokenizer):
         """Number of ids, special tokens included."""
         return len(self._pieces)
 
-    def encode(self, text: str, *, dropout: float = 0.0) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, ended by EOS. Blank text gives EOS alone.
 
         Line breaks and tabs are white space, a run of white space is one space.
+        """
+        return self._encode(text, self._processor.encode)
+
+    def encode_with_dropout(self, text: str, probability: float, generator: random.Random) -> list[int]:
+        """Return the ids of `text` cut with BPE dropout, for training; otherwise as `encode`.
 
         Args:
             text: To be tokenized.
-            dropout: Probability that a merge is left out (BPE dropout, for training); the draws
-                come from SentencePiece's generator, see `run_sampled`.
+            probability: Of leaving out a merge, from 0 to 1.
+            generator: Everything random comes from it: the same state, the same ids.
+
+        Raises:
+            ValueError: The model is not one of BPE, see `bpe_dropout`.
         """
+        cut, normalize = self.bpe_dropout, self._processor.normalize
+        return self._encode(text, lambda text: cut(normalize(text), probability, generator))
+
+    @cached_property
+    def bpe_dropout(self) -> BpeDropout:
+        """The model's merges, as far as they can be left out; made when first asked for, as only training does.
+
+        Raises:
+            ValueError: It is of another type than BPE, or has pieces marked unused.
+        """
+        return BpeDropout(self.model, self.FILE)
+
+    def _encode(self, text: str, cut: Callable[[str], list[int]]) -> list[int]:
         text = " ".join(text.split())
         if SPACE_MARK not in text:
-            return [*self._pieces_of(text, dropout), self.special.eos]
+            return [*cut(text), self.special.eos]
         stand_in = next((c for c in _NONCHARACTERS if c not in text), _NONCHARACTERS[0])
-        ids = self._pieces_of(text.replace(SPACE_MARK, stand_in), dropout)
+        ids = cut(text.replace(SPACE_MARK, stand_in))
         stand_in_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in stand_in.encode()]
         return [*_replace_run(ids, stand_in_ids, self._space_ids), self.special.eos]
-
-    def _pieces_of(self, text: str, dropout: float) -> list[int]:
-        ids: list[int] = (
-            self._processor.encode(text, enable_sampling=True, alpha=dropout, nbest_size=-1)
-            if dropout
-            else self._processor.encode(text)
-        )
-        return ids
 
     def piece_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes that a token stands for; empty for special tokens."""
@@ -149,17 +163,6 @@ def train_tokenizer(
         minloglevel=2,
     )
     return SentencePieceTokenizer(model.getvalue())
-
-
-def run_sampled(seed: int, work: Callable[[], Result]) -> Result:
-    """Run `work` with BPE dropout that depends on `seed` alone.
-
-    SentencePiece seeds its generator once per thread, at the first draw, so a reproducible stretch
-    needs a thread of its own.
-    """
-    sentencepiece.set_random_generator_seed(seed)
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
 
 
 def _replace_run(ids: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[int]:

@@ -76,7 +76,7 @@ class SymbolTokenizer(Tokenizer):
         self._sides = (source, target or source)
         marked = {special.pad, special.unk, special.start, special.eos, *special.suppressed}
         self._source, self._pieces = _load_side(source, "source", marked if target is None else set())
-        self._target = self._source
+        self._target, self._source_pieces = self._source, self._pieces
         if target is not None:
             self._target, self._pieces = _load_side(target, "target", marked)
 
@@ -138,6 +138,10 @@ class SymbolTokenizer(Tokenizer):
     def piece_bytes(self, token: int) -> bytes:
         """Return the UTF-8 bytes that a target id stands for; empty for special symbols."""
         return self._pieces[token]
+
+    def source_piece_bytes(self, token: int) -> bytes:
+        """Return the UTF-8 bytes that a source id stands for; empty for special ones."""
+        return self._source_pieces[token]
 
 
 class WordDetokenizer:
