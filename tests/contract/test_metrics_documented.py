@@ -16,7 +16,7 @@ def test_readme_lists_every_metric_with_its_type_and_labels() -> None:
     documented = {name: (kind, tuple(labels.split(", "))) for name, kind, labels in rows}
     metrics = Metrics("m")
     metrics.request_ended("Translate", "OK", 0.1)
-    metrics.row_ended("eos")
+    metrics.request_left("eos")
     metrics.describe_model(version="v", precision="fp32", device="cpu", requested_device="auto")
 
     exported = {}

@@ -152,7 +152,7 @@ class ServerProcess:
     def rows_in_engine(self) -> float:
         """Return how many rows wait or run, from one scrape."""
         metrics = self.metrics()
-        return sum(metrics[f"dragoman_rows_{state}", frozenset()] for state in ("waiting", "running"))
+        return sum(metrics[f"dragoman_texts_{state}", frozenset()] for state in ("waiting", "running"))
 
     def _first_line(self) -> str:
         assert self.process.stdout is not None

@@ -162,12 +162,12 @@ def test_a_blank_text_has_a_blank_translation_at_its_place(server: ServerProcess
 
 def test_nothing_but_blank_texts_is_fine(server: ServerProcess) -> None:
     """Such a call never reaches the engine."""
-    ended = server.metric("rows_ended_total", reason="eos")
+    ended = server.metric("texts_ended_total", reason="eos")
 
     response = translate(server, pb.TranslateRequest(texts=["", "\n"]))
 
     assert [translation.text for translation in response.translations] == ["", ""]
-    assert server.metric("rows_ended_total", reason="eos") == ended
+    assert server.metric("texts_ended_total", reason="eos") == ended
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_the_drain_timeout_cuts_what_does_not_finish() -> None:
     with start_server("--max-rows", "1", "--drain-timeout-s", "0.2") as server:
         request = pb.TranslateRequest(texts=[ENDLESS] * 256, options=pb.DecodingOptions(max_new_tokens=128))
         call = server.stub.Translate.future(request, timeout=WAIT_S)
-        wait_for(lambda: server.metric("rows_running") == 1, "the call runs")
+        wait_for(lambda: server.metric("texts_running") == 1, "the call runs")
         server.terminate()
         with pytest.raises(grpc.RpcError) as caught:
             call.result()
@@ -327,7 +327,7 @@ def test_a_tokenizer_of_another_model_is_an_error(copied_bundle: Path) -> None:
 
 def test_an_unknown_device_is_an_error() -> None:
     """The message lists what there is."""
-    assert "device is 'tpu'; choose one of ['auto', 'cpu']" in fails_to_start("--device", "tpu")
+    assert "device is 'tpu'; it must be auto, cpu, cuda or cuda:N" in fails_to_start("--device", "tpu")
 
 
 def test_a_bundle_for_another_device_is_an_error(copied_bundle: Path) -> None:
@@ -341,7 +341,7 @@ def test_a_pool_larger_than_memory_is_an_error() -> None:
     """The message has the size and the setting to lower."""
     message = fails_to_start("--max-rows", str(10**9))
 
-    assert "no memory for the caches of 1000000000 texts" in message
+    assert "no memory for the caches of 1000000000 rows" in message
     assert "lower --max-rows" in message
 
 

@@ -44,13 +44,13 @@ def start(
 ) -> grpc.Future[pb.TranslateResponse]:
     """Send a call and return when its first rows run."""
     call = server.stub.Translate.future(request, timeout=timeout_s)
-    wait_for(lambda: server.metric("rows_running") == SLOTS or call.done(), "all slots are in use")
+    wait_for(lambda: server.metric("texts_running") == SLOTS or call.done(), "all slots are in use")
     return call
 
 
 def rows_gone(server: ServerProcess) -> float:
     """Return how many rows left without a result: at a deadline the caller's cancellation may come first."""
-    return sum(server.metric("rows_ended_total", reason=reason) for reason in ("cancelled", "deadline"))
+    return sum(server.metric("texts_ended_total", reason=reason) for reason in ("cancelled", "deadline"))
 
 
 def calls_gone(server: ServerProcess) -> float:
@@ -68,7 +68,7 @@ def test_a_cancelled_call_frees_its_slots_and_its_place_in_the_queue(busy: Serve
     wait_for_idle(busy)
 
     assert rows_gone(busy) - before > 200
-    assert busy.metric("rows_ended_total", reason="cancelled") > 200
+    assert busy.metric("texts_ended_total", reason="cancelled") > 200
     wait_for(lambda: calls_gone(busy) == counted + 1, "the call is counted")
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from dragoman.export.bundle import SSRU, Limits, Shape
+from dragoman.export.bundle import Shape
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.engine import Engine, Event
-from dragoman.server.kv_cache import CachePool
 from dragoman.server.metrics import Metrics
-from dragoman.server.request import Row, RowStatus, Times
+from dragoman.server.options import SearchOptions
+from dragoman.server.request import Request, RequestStatus, Times
+from dragoman.server.scheduler import Scheduler
+from dragoman.server.search import Search
 from tests.fakes.clock import FakeClock
-from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Source, echo
+from tests.fakes.pools import CELLS, LIMITS, PLENTY, SHAPE, make_pool
+from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Scorer, Source, certain, echo
 
-SHAPE = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=1)
-CELLS = Shape(vocab_size=1000, num_heads=2, head_dim=2, num_decoder_layers=2, decoder_layer=SSRU, cell_width=3)
-LIMITS = Limits(max_source_tokens=48, max_target_tokens=40)
 _MORE_THAN_ENOUGH = 10_000
 
 
@@ -38,29 +39,32 @@ class Recorder:
         assert not self.ends, "a token came after the end"
         self.tokens.append(token)
 
-    def ended(self, row: Row) -> None:
+    def ended(self, request: Request) -> None:
         """Count the only end; the row has to be final and complete by now."""
         assert not self.ends, "a second end"
-        assert row.status.final
-        assert self.tokens == row.output
+        assert request.status.final
+        assert not request.hypotheses or request.width > 1 or self.tokens == request.output
         self.ends += 1
 
 
-def new_row(
+def new_request(
     source: Sequence[int] = (FIRST_WORD, SPECIAL_IDS.eos),
     *,
     max_new_tokens: int = LIMITS.max_target_tokens,
     deadline: float | None = None,
     submitted: float = 0.0,
-) -> Row:
-    """Return a row with a recorder."""
-    return Row(source, max_new_tokens, Recorder(), Times(submitted), deadline)
+    first_target: Sequence[int] = (),
+    **options: Any,
+) -> Request:
+    """Return a request with a recorder."""
+    chosen = SearchOptions(max_new_tokens=max_new_tokens, **options)
+    return Request(source, chosen, Recorder(), Times(submitted), deadline, first_target)
 
 
-def recorder(row: Row) -> Recorder:
-    """Return a row's listener."""
-    assert isinstance(row.listener, Recorder)
-    return row.listener
+def recorder(request: Request) -> Recorder:
+    """Return a request's listener."""
+    assert isinstance(request.listener, Recorder)
+    return request.listener
 
 
 class EngineBench:
@@ -82,36 +86,47 @@ class EngineBench:
         encode_tokens: int = 1000,
         max_queued: int = 100,
         translate: Callable[[Source], Sequence[int]] = echo,
+        score: Scorer | None = None,
+        cache_bytes: int = PLENTY,
         deliver: Callable[[Sequence[Event]], None] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = FakeClock()
-        self.pool = CachePool(rows, shape, LIMITS)
-        self.runtime = FakeRuntime(translate).bind(self.pool)
+        self.pool = make_pool(rows, shape, cache_bytes=cache_bytes)
+        self.runtime = FakeRuntime(score or certain(translate, shape.vocab_size)).bind(self.pool)
+        self.search = Search(
+            rows, LIMITS.max_target_tokens, SPECIAL_IDS, shape.vocab_size, candidates=self.runtime.candidates
+        )
         self.metrics = Metrics("fake")
         self.after_deliver: Callable[[], object] = _nothing
         self.engine = Engine(
             self.runtime,
             self.pool,
+            self.search,
+            Scheduler(encode_tokens=encode_tokens),
             SPECIAL_IDS,
             self.metrics,
-            encode_tokens=encode_tokens,
             max_queued=max_queued,
             deliver=deliver or self._deliver,
             clock=clock or self.clock,
         )
+        self.metrics.watch(lambda: self.engine.load)
 
     def submit(
-        self, *sources: Sequence[int], max_new_tokens: int = LIMITS.max_target_tokens, timeout_s: float | None = None
-    ) -> list[Row]:
-        """Queue rows in one call and return them."""
+        self,
+        *sources: Sequence[int],
+        max_new_tokens: int = LIMITS.max_target_tokens,
+        timeout_s: float | None = None,
+        **options: Any,
+    ) -> list[Request]:
+        """Queue requests in one call and return them."""
         deadline = None if timeout_s is None else self.clock() + timeout_s
-        rows = [
-            new_row(source, max_new_tokens=max_new_tokens, deadline=deadline, submitted=self.clock())
+        requests = [
+            new_request(source, max_new_tokens=max_new_tokens, deadline=deadline, submitted=self.clock(), **options)
             for source in sources
         ]
-        self.engine.submit(rows)
-        return rows
+        self.engine.submit(requests)
+        return requests
 
     def iterate(self, times: int = 1) -> None:
         """Run iterations of the loop."""
@@ -121,7 +136,7 @@ class EngineBench:
     def finish(self) -> None:
         """Iterate until nothing waits and nothing runs."""
         for _ in range(_MORE_THAN_ENOUGH):
-            if not self.value("rows_running") and not self.value("rows_waiting"):
+            if not self.value("texts_running") and not self.value("texts_waiting"):
                 return
             self.engine.iterate()
         raise AssertionError(f"still busy after {_MORE_THAN_ENOUGH} iterations")
@@ -131,9 +146,9 @@ class EngineBench:
         value = self.metrics.registry.get_sample_value(f"dragoman_{name}", {"model": "fake", **labels})
         return 0.0 if value is None else value
 
-    def ended(self, status: RowStatus) -> float:
-        """Return how many rows ended like this, says the metric."""
-        return self.value("rows_ended_total", reason=status.value)
+    def ended(self, status: RequestStatus) -> float:
+        """Return how many texts ended like this, says the metric."""
+        return self.value("texts_ended_total", reason=status.value)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -108,6 +108,17 @@ def forget_to_normalise(model: onnx.ModelProto) -> None:
     raise AssertionError("the graph chooses no candidates")
 
 
+def normalise_without_masked(model: onnx.ModelProto) -> None:
+    """Leave ids that are never generated out of what probabilities are a share of."""
+    choice = next(node for node in model.graph.node if "log_normalizer" in node.output)
+    for branch in (attribute.g for attribute in choice.attribute if attribute.name == "then_branch"):
+        for node in branch.node:
+            if "normalizer_terms" in node.output:
+                node.CopyFrom(helper.make_node("Identity", [node.input[0]], ["normalizer_terms"]))
+                return
+    raise AssertionError("the graph has no log_normalizer, or masks nothing")
+
+
 def shift_scales(model: onnx.ModelProto) -> None:
     """Exchange the scales of the columns of every quantised matrix."""
     for tensor in model.graph.initializer:

@@ -2,24 +2,31 @@
 
 It keeps what it knows of a row in the row's own memory: the source goes into the cross-attention
 cache, every token it reads into the layer states, as it is into a self-attention cache and as a running
-digest into a cell. A step reads both back, checks them and only then looks up the next token. So a pool
-that mixes up, loses or overwrites slots makes the fake fail, and a row's tokens are the same whatever
-shares its batch.
+digest into a cell. A step reads both back and only then scores the next token. So a pool that mixes up, loses
+or overwrites slots, or goes on from a wrong parent, makes the fake fail or the text differ, and a row's tokens
+are the same whatever shares its batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.model.vocab import SPECIAL_IDS
+from dragoman.server.device_memory import Array
 from dragoman.server.kv_cache import CachePool
-from dragoman.server.layer_states import Array, Cells
+from dragoman.server.layer_states import Cells
+from dragoman.server.step import StepOutputs, Wanted
 
 Source = tuple[int, ...]
+# Logits [V] float32 of the next token, from a source and what the target has behind its start token.
+Scorer = Callable[[Source, Source], NDArray[np.float32]]
 FIRST_WORD = 10  # smaller ids are free for tests to mean something
+CANDIDATES = 16
+_SURE = 20.0
 
 
 def echo(source: Source) -> list[int]:
@@ -27,25 +34,64 @@ def echo(source: Source) -> list[int]:
     return [token + 100 for token in source[:-1]]
 
 
+def certain(translate: Callable[[Source], Sequence[int]], vocab_size: int) -> Scorer:
+    """Be sure of one translation, and refuse to go on from anything else."""
+
+    def score(source: Source, prefix: Source) -> NDArray[np.float32]:
+        target = [*translate(source), SPECIAL_IDS.eos]
+        if prefix != tuple(target[: len(prefix)]):
+            raise AssertionError(f"the target of {source} holds {prefix}, not {target[: len(prefix)]}")
+        logits = np.zeros(vocab_size, np.float32)
+        logits[target[len(prefix)]] = _SURE
+        return masked(logits)
+
+    return score
+
+
+def undecided(vocab_size: int, *, eos: float = 1.0) -> Scorer:
+    """Draw logits from source and prefix: many hypotheses are close, and EOS comes now and then."""
+
+    def score(source: Source, prefix: Source) -> NDArray[np.float32]:
+        seed = [len(source), *source, *prefix]
+        logits = np.random.default_rng(seed).normal(size=vocab_size).astype(np.float32) * 2
+        logits[SPECIAL_IDS.eos] += eos * len(prefix) / 4
+        return masked(logits)
+
+    return score
+
+
+def masked(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return logits as a graph does: -inf for what is never generated."""
+    logits[list(SPECIAL_IDS.never_generated)] = -np.inf
+    return logits
+
+
 class FakeRuntime:
-    """Translates tokens with a function.
+    """Scores tokens with a function.
 
     Attributes:
         encoded: The sources of every encode batch.
         stepped: The sources of every decode step, in slot order.
+        wanted: What every decode step was asked for.
         before_encode: Called with each batch before it is encoded; may raise.
         before_step: Called with each step's sources after they are read; may raise.
         state_sizes: View length of the layer states at each step.
     """
 
-    def __init__(self, translate: Callable[[Source], Sequence[int]] = echo) -> None:
-        self._translate = translate
+    device = "fake"
+    candidates = CANDIDATES
+    can_align = True
+
+    def __init__(self, score: Scorer) -> None:
+        self._score = score
         self.encoded: list[list[Source]] = []
         self.stepped: list[list[Source]] = []
+        self.wanted: list[Wanted] = []
         self.state_sizes: list[int] = []
         self.before_encode: Callable[[Sequence[Source]], None] = _nothing
         self.before_step: Callable[[Sequence[Source]], None] = _nothing
         self._shape = (0, 0, 0)
+        self._read_by_cell: dict[bytes, Source] = {}
 
     def bind(self, pool: CachePool) -> FakeRuntime:
         """Take sizes from the pool that the engine uses."""
@@ -64,48 +110,69 @@ class FakeRuntime:
             values[row, : len(source)] = source
         return [_spread(values, heads, dim) + index for index in range(buffers)]
 
-    def step(self, pool: CachePool) -> NDArray[np.int64]:
-        """Return each live row's next token, read from nothing but its own slot."""
+    def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
+        """Score each live row's next token, from nothing but what its own slot holds."""
         sources = [_read(pool.cross_attention.views(), slot, pool.source_lengths[slot]) for slot in range(pool.live)]
         self.stepped.append(sources)
+        self.wanted.append(wanted)
         self.state_sizes.append(pool.states.size)
-        self._write(pool)
+        targets = self._read_cells(pool, pool.states) if isinstance(pool.states, Cells) else self._read_cache(pool)
         self.before_step(sources)
-        return np.array([self._next(pool, slot, source) for slot, source in enumerate(sources)], np.int64)
+        logits = np.stack([self._score(s, t[1:]) for s, t in zip(sources, targets, strict=True)])
+        return _outputs(logits, wanted, pool)
 
-    def _write(self, pool: CachePool) -> None:
-        if isinstance(pool.states, Cells):
-            for index, (old, new) in enumerate(zip(pool.states.views(), pool.states.updated_views(), strict=True)):
-                for slot in range(pool.live):
-                    new[slot] = _digest(old[slot], pool.input_ids[slot, 0], index)
-            return
+    def _read_cache(self, pool: CachePool) -> list[Source]:
+        """Write the tokens that the rows read now and return all that they have read."""
         for index, view in enumerate(pool.states.views()):
             for slot in range(pool.live):
                 view[slot, :, pool.cache_lengths[slot]] = pool.input_ids[slot, 0] + index
+        return [_read(pool.states.views(), slot, pool.cache_lengths[slot] + 1) for slot in range(pool.live)]
 
-    def _next(self, pool: CachePool, slot: int, source: Source) -> int:
-        length = int(pool.cache_lengths[slot]) + 1
-        target = [*self._translate(source), SPECIAL_IDS.eos]
-        expected = (SPECIAL_IDS.start, *target[: length - 1])
-        if isinstance(pool.states, Cells):
-            _check_cells(pool.states, slot, expected)
-        elif (read := _read(pool.states.views(), slot, length)) != expected:
-            raise AssertionError(f"slot {slot} holds {read}, not {expected}")
-        return target[length - 1]
+    def _read_cells(self, pool: CachePool, cells: Cells) -> list[Source]:
+        """Do the same with digests: what a cell has read is known by its content."""
+        targets = []
+        for slot in range(pool.live):
+            token = int(pool.input_ids[slot, 0])
+            before = np.stack([view[slot] for view in cells.views()])
+            read = self._read_by_cell.get(before.tobytes()) if before.any() else ()
+            if read is None:
+                raise AssertionError(f"slot {slot}: no row has ever had the cells {before}")
+            after = np.stack([_digest(cell, token, index) for index, cell in enumerate(before)])
+            for view, cell in zip(cells.updated_views(), after, strict=True):
+                view[slot] = cell
+            targets.append((*read, token))
+            self._read_by_cell[after.tobytes()] = targets[-1]
+        return targets
+
+
+def _outputs(logits: NDArray[np.float32], wanted: Wanted, pool: CachePool) -> StepOutputs:
+    outputs = StepOutputs(logits.argmax(axis=1).astype(np.int64))
+    outputs.next_ids[np.isnan(logits).any(axis=1)] = SPECIAL_IDS.pad  # as ArgMax finds no best one
+    if Wanted.CANDIDATES in wanted:
+        normalizer = np.log(np.exp(logits.astype(np.float64)).sum(axis=1))
+        ids = np.argsort(-logits, axis=1, kind="stable")[:, :CANDIDATES]
+        outputs.candidate_ids = ids.astype(np.int64)
+        scores = np.take_along_axis(logits, ids, axis=1) - normalizer[:, None]
+        outputs.candidate_scores = scores.astype(np.float32)
+        outputs.log_normalizer = normalizer.astype(np.float32)
+    if Wanted.LOGITS in wanted:
+        outputs.logits = logits
+    if Wanted.ALIGNMENT in wanted:
+        outputs.alignment = _diagonal(pool)
+    return outputs
+
+
+def _diagonal(pool: CachePool) -> NDArray[Any]:
+    """Return [live, S]: target position i attends to source position i, or to the last one."""
+    alignment = np.zeros((pool.live, pool.cross_attention.size), np.float32)
+    for slot in range(pool.live):
+        alignment[slot, min(pool.cache_lengths[slot], pool.source_lengths[slot] - 1)] = 1
+    return alignment
 
 
 def _digest(cell: Array, token: int, index: int) -> Array:
     """Return a number of all tokens so far; exact in float32, and 0 has to come before the first one."""
-    return (cell * (17 + index) + token) % 65521
-
-
-def _check_cells(cells: Cells, slot: int, tokens: Source) -> None:
-    for index, view in enumerate(cells.updated_views()):
-        expected = np.zeros_like(view[slot])
-        for token in tokens:
-            expected = _digest(expected, token, index)
-        if not np.array_equal(view[slot], expected):
-            raise AssertionError(f"slot {slot}: cell {index} is {view[slot]}, not {expected} of {tokens}")
+    return (cell * (17 + index) + token + 1) % 65521
 
 
 def _spread(values: Array, heads: int, dim: int) -> Array:

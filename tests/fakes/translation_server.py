@@ -1,10 +1,13 @@
 """A translation service that upper-cases, for tests of clients: real sockets, scripted failures.
 
-A token is a word. Knows the protocol only, so that client tests need nothing of the server.
+A token is a word and its log-probability is minus its length. The second hypothesis has one exclamation mark, the third
+two. Each word comes from the word at its own place. Knows the protocol only, so that client tests need nothing of the
+server.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,11 +28,22 @@ MODEL = pb.Model(
     version="abc123",
     language_pairs=[pb.LanguagePair(source_language="en", target_language="de")],
     limits=pb.Limits(
-        max_texts=64, max_source_tokens=100, max_target_tokens=101, max_message_bytes=2**20, max_queued_texts=256
+        max_texts=64,
+        max_source_tokens=100,
+        max_target_tokens=101,
+        max_message_bytes=2**20,
+        max_queued_texts=256,
+        max_beam_size=32,
+        max_num_hypotheses=16,
+        max_return_alternatives=8,
+        max_suppressed_texts=4,
+        max_stop_sequences=2,
+        max_option_characters=50,
     ),
     requested_device="cuda",
     device="cpu",
     precision="int8",
+    alignment=True,
 )
 TIMINGS = pb.Timings(total_ns=60, tokenize_ns=1, queue_ns=2, encode_ns=3, decode_ns=4, first_token_ns=5)
 STOP_GRACE_S = 5.0
@@ -76,6 +90,7 @@ class FakeTranslationService(TranslationServiceServicer):
 
     Attributes:
         requests: Every request, in order of arrival.
+        callers: The name that each request's caller gave, or None.
         failures: The next calls fail like this, one entry per call.
         rejected: Calls that contain one of these texts fail.
         before_translate: Called with each Translate request before it is answered.
@@ -88,6 +103,7 @@ class FakeTranslationService(TranslationServiceServicer):
 
     def __init__(self) -> None:
         self.requests: list[object] = []
+        self.callers: list[object] = []
         self.failures: deque[Failure] = deque()
         self.rejected: dict[str, Failure] = {}
         self.before_translate: Callable[[pb.TranslateRequest], None] = _nothing
@@ -110,7 +126,10 @@ class FakeTranslationService(TranslationServiceServicer):
                 _fail(context, self.rejected[text])
         kept = request.texts[: len(request.texts) - self.num_missing]
         return pb.TranslateResponse(
-            translations=[_translation(text, request.options) for text in kept],
+            translations=[
+                _translation(text, request.options, prefix)
+                for text, prefix in zip(kept, request.target_prefixes or [""] * len(kept), strict=False)
+            ],
             model=request.model or MODEL.name,
             id=request.id,
             timings=TIMINGS,
@@ -122,7 +141,7 @@ class FakeTranslationService(TranslationServiceServicer):
         self._begin(request, context)
         if request.text in self.rejected:
             _fail(context, self.rejected[request.text])
-        translation = _translation(request.text, request.options)
+        translation = _translation(request.text, request.options, request.target_prefix)
         for position, word in enumerate(translation.text.split(" ")):
             yield pb.StreamTranslateResponse(text=f" {word}" if position else word)
             if self.stream_failure is not None:
@@ -139,8 +158,20 @@ class FakeTranslationService(TranslationServiceServicer):
             model=request.model or MODEL.name,
             id=request.id,
             timings=TIMINGS,
+            hypotheses=translation.hypotheses,
+            source_pieces=translation.source_pieces,
         )
         yield pb.StreamTranslateResponse(end=end)
+
+    def Score(self, request: pb.ScoreRequest, context: grpc.ServicerContext) -> pb.ScoreResponse:  # noqa: N802, D102 - gRPC's name
+        self._begin(request, context)
+        for pair in request.pairs:
+            if pair.source in self.rejected:
+                _fail(context, self.rejected[pair.source])
+        kept = request.pairs[: len(request.pairs) - self.num_missing]
+        return pb.ScoreResponse(
+            scores=[_score(pair) for pair in kept], model=request.model or MODEL.name, id=request.id, timings=TIMINGS
+        )
 
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802, D102 - gRPC's name
         self._begin(request, context)
@@ -154,6 +185,7 @@ class FakeTranslationService(TranslationServiceServicer):
 
     def _begin(self, request: object, context: grpc.ServicerContext) -> None:
         self.requests.append(request)
+        self.callers.append(dict(context.invocation_metadata() or ()).get("dragoman-caller"))
         context.add_callback(self.call_over.set)
         if self.failures:
             _fail(context, self.failures.popleft())
@@ -173,16 +205,57 @@ def serve(service: FakeTranslationService, address: str = "127.0.0.1:0") -> Iter
             server.stop(grace=0).wait(STOP_GRACE_S)
 
 
-def _translation(text: str, options: pb.DecodingOptions) -> pb.Translation:
+def _translation(text: str, options: pb.DecodingOptions, prefix: str) -> pb.Translation:
     words = text.split()
     kept = words[: options.max_new_tokens or None]
-    return pb.Translation(
-        # Untouched white space unless cut: tests want to see line breaks come back.
-        text="" if not words else text.upper() if len(kept) == len(words) else " ".join(kept).upper(),
+    # Untouched white space unless cut: tests want to see line breaks come back.
+    made = "" if not words else text.upper() if len(kept) == len(words) else " ".join(kept).upper()
+    translation = pb.Translation(
+        text=f"{prefix} {made}" if prefix and made else made,
         finish_reason=pb.FINISH_REASON_EOS if len(kept) == len(words) else pb.FINISH_REASON_LENGTH,
         source_tokens=len(words),
         target_tokens=len(kept),
+        source_pieces=words if options.return_alignment else (),
     )
+    count = max(options.num_hypotheses, options.return_alternatives, 1)
+    if count > 1 or options.HasField("sampling") or options.return_scores or options.return_alignment:
+        translation.hypotheses.extend(_hypothesis(translation, kept, number, options) for number in range(count))
+    return translation
+
+
+def _hypothesis(
+    translation: pb.Translation, words: list[str], number: int, options: pb.DecodingOptions
+) -> pb.Hypothesis:
+    hypothesis = pb.Hypothesis(
+        text=translation.text + "!" * number,
+        finish_reason=translation.finish_reason,
+        target_tokens=translation.target_tokens,
+    )
+    if options.return_scores:
+        hypothesis.log_prob, hypothesis.score = -1.0 - number, -0.5 - number
+    if options.return_token_scores:
+        hypothesis.tokens.extend(_tokens(words))
+    if options.return_alignment:
+        rows = [[1.0 if i == j else 0.0 for j in range(translation.source_tokens)] for i in range(len(words))]
+        hypothesis.alignment.extend(pb.AlignmentRow(weights=row) for row in rows)
+    if options.HasField("sampling"):
+        hypothesis.seed = options.sampling.seed + number
+    return hypothesis
+
+
+def _tokens(words: list[str]) -> list[pb.TokenScore]:
+    return [*(pb.TokenScore(text=word, log_prob=-len(word)) for word in words), pb.TokenScore(log_prob=-0.5)]
+
+
+def _score(pair: pb.ScorePair) -> pb.PairScore:
+    source, target = pair.source.split(), pair.target.split()
+    score = pb.PairScore(source_tokens=len(source), target_tokens=len(target))
+    if source:
+        score.tokens.extend(_tokens(target))
+        score.log_prob = sum(token.log_prob for token in score.tokens)
+    elif target:
+        score.log_prob = -math.inf
+    return score
 
 
 def _fail(context: grpc.ServicerContext, failure: Failure) -> None:

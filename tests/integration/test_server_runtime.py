@@ -12,8 +12,8 @@ from dragoman.export.bundle import Manifest
 from dragoman.model.generated import examples
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import kv_cache, runtime
-from dragoman.server.layer_states import Array
-from dragoman.server.request import Row, RowStatus
+from dragoman.server.device_memory import Array
+from dragoman.server.request import Request, RequestStatus
 from tests.fakes.bundle_bench import BundleBench
 
 BUNDLE = Path(__file__).parents[1] / "data" / "tiny-v1"
@@ -78,7 +78,7 @@ def test_order_and_time_of_arrival_do_not_matter(
     bench = BundleBench(BUNDLE, manifest, rows=5)
     order = list(range(len(sources)))
     random.Random(SEED).shuffle(order)
-    rows: dict[int, Row] = {}
+    rows: dict[int, Request] = {}
     for position, index in enumerate(order):
         [rows[index]] = bench.start([sources[index]])
         for _ in range(position % 4):
@@ -100,17 +100,17 @@ def test_cancelled_neighbours_do_not_matter(
         bench.engine.cancel([rows[index]])
     bench.finish(rows)
 
-    assert any(row.status is RowStatus.CANCELLED for row in rows)
+    assert any(row.status is RequestStatus.CANCELLED for row in rows)
     for row, target in zip(rows, alone, strict=True):
         assert row.output == target[: len(row.output)]
-        assert row.status is RowStatus.CANCELLED or row.output == target
+        assert row.status is RequestStatus.CANCELLED or row.output == target
 
 
 def test_the_size_of_the_cache_views_does_not_matter(
     manifest: Manifest, sources: list[list[int]], alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views at the bundle's limit from the first token on give the tokens of tight views."""
-    monkeypatch.setattr(kv_cache, "bucket", lambda length: max(length, 1 << 20))
+    monkeypatch.setattr(kv_cache, "view_size", lambda _needed, longest: longest)
     bench = BundleBench(BUNDLE, manifest, rows=8)
 
     assert bench.translate(sources) == alone
@@ -121,7 +121,7 @@ def test_bindings_may_be_forgotten(
     manifest: Manifest, sources: list[list[int]], alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kept bindings are a cache of bounded size and nothing else."""
-    monkeypatch.setattr(runtime, "_MAX_BINDINGS", 2)
+    monkeypatch.setattr(runtime, "_MAX_STEPS", 2)
 
     assert BundleBench(BUNDLE, manifest, rows=8).translate(sources) == alone
 
@@ -184,7 +184,7 @@ def test_a_copied_cache_would_be_noticed(manifest: Manifest, capfd: pytest.Captu
             array = elsewhere[-1]
         original(method, name, array)
 
-    bench.runtime._bindings.clear()
+    bench.runtime._steps.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "_bind", bind)
         bench.pool.reserve()

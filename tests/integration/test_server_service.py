@@ -22,11 +22,13 @@ from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.tokenizers import SentencePieceTokenizer, Tokenizer
 from dragoman.server.engine import Event
+from dragoman.server.replicas import Replicas
 from dragoman.server.service import CallLimits, Model, TranslationService
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1.translation_pb2_grpc import TranslationServiceStub
 from dragoman.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server as add_to_server
-from tests.fakes.engine import LIMITS, EngineBench
+from tests.fakes.engine import EngineBench
+from tests.fakes.pools import LIMITS
 from tests.fakes.runtime import Source
 
 if TYPE_CHECKING:
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 
 BUNDLE = Path(__file__).parents[1] / "data" / "tiny-v1"
 WAIT_S = 10.0  # a test that needs this long has failed
-REASON = "a scripted reason that callers must not see"
-TEXT = "one hundred twenty-three"
+REASON, TEXT = "a scripted reason that callers must not see", "one hundred twenty-three"
 OTHER = "forty-two euros and three cents and one thousand two hundred minutes"  # of another length bucket
 ONE_TEXT = pb.TranslateRequest(texts=[TEXT])
 
@@ -71,8 +72,8 @@ class Service:
 
     def num_requests(self, method: str, code: str) -> float:
         """Return how many calls have ended with a code."""
-        labels = {"method": method, "code": code}
-        return self.bench.metrics.registry.get_sample_value("dragoman_requests_total", labels) or 0.0
+        get = self.bench.metrics.registry.get_sample_value
+        return get("dragoman_requests_total", {"method": method, "code": code}) or 0.0
 
     def before_step(self, sources: Sequence[Source]) -> None:
         """Wait at the gate, on the engine's thread."""
@@ -128,7 +129,7 @@ async def serving(*, loaded: bool) -> AsyncIterator[Service]:
 
 
 def make_model(manifest: Manifest, tokenizer: Tokenizer, bench: EngineBench) -> Model:
-    return Model(manifest, tokenizer, bench.engine, device="cpu", requested_device="auto")
+    return Model(manifest, tokenizer, Replicas([bench.engine], max_queued=100), device="cpu", requested_device="auto")
 
 
 async def error_of(call: Awaitable[object]) -> grpc.aio.AioRpcError:
@@ -209,7 +210,7 @@ def test_a_failing_encode_is_an_internal_error_of_its_calls_only(caplog: pytest.
         await service.until_stepping()
         service.bench.runtime.before_encode = fail
         failing = service.stub.Translate(ONE_TEXT)
-        await service.until(lambda: service.bench.value("rows_waiting") == 1)
+        await service.until(lambda: service.bench.value("texts_waiting") == 1)
         service.gate.set()
 
         with caplog.at_level(logging.ERROR):
@@ -325,6 +326,8 @@ class LateContext:
     """
 
     status: grpc.Status | None = None
+    peer = staticmethod(lambda: "ipv4:127.0.0.1:41234")
+    invocation_metadata = staticmethod(tuple)
 
     def time_remaining(self) -> float:
         """Return the seconds left."""
@@ -346,7 +349,7 @@ def test_a_deadline_reaches_the_engine() -> None:
 
         assert context.status is not None
         assert context.status.code is grpc.StatusCode.DEADLINE_EXCEEDED
-        assert service.bench.value("rows_ended_total", reason="deadline") == 1
+        assert service.bench.value("texts_ended_total", reason="deadline") == 1
         assert service.num_requests("Translate", "DEADLINE_EXCEEDED") == 1
         assert service.bench.runtime.encoded == []
 
@@ -372,7 +375,7 @@ def test_a_stream_that_is_cancelled_between_two_pieces_frees_its_slot() -> None:
         call.cancel()
         await service.until(lambda: service.num_requests("StreamTranslate", "CANCELLED") == 1)
         service.gate.set()
-        await service.until(lambda: service.bench.value("rows_ended_total", reason="cancelled") == 1)
+        await service.until(lambda: service.bench.value("texts_ended_total", reason="cancelled") == 1)
 
         assert service.bench.pool.free == service.bench.pool.rows
 
@@ -387,7 +390,7 @@ def test_a_call_whose_deadline_passes_while_it_runs_frees_its_slots() -> None:
         error = await error_of(service.stub.Translate(pb.TranslateRequest(texts=[OTHER] * 3), timeout=0.2))
         service.gate.set()
         await service.until(
-            lambda: sum(service.bench.value("rows_ended_total", reason=r) for r in ("cancelled", "deadline")) == 3
+            lambda: sum(service.bench.value("texts_ended_total", reason=r) for r in ("cancelled", "deadline")) == 3
         )
 
         assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED

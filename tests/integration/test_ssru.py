@@ -16,7 +16,7 @@ from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.search import greedy
 from dragoman.server import runtime
 from dragoman.server.layer_states import Cells
-from dragoman.server.request import Row, RowStatus
+from dragoman.server.request import Request, RequestStatus
 from tests.fakes.bundle_bench import BundleBench
 from tests.fakes.bundles import make_checkpoint, quantized, random_sources
 
@@ -91,7 +91,7 @@ def test_arrivals_and_cancels_at_random_do_not_matter(
     bench = BundleBench(folder, manifest, rows=4, encode_tokens=128)
     order = [*range(len(sources))] * 2
     generator.shuffle(order)
-    rows: list[tuple[int, Row]] = []
+    rows: list[tuple[int, Request]] = []
     for index in order:
         rows.append((index, bench.start([sources[index]])[0]))
         for _ in range(generator.randrange(6)):
@@ -101,10 +101,10 @@ def test_arrivals_and_cancels_at_random_do_not_matter(
     bench.finish([row for _, row in rows])
 
     expected = texts(manifest, alone)
-    assert {row.status for _, row in rows} >= {RowStatus.CANCELLED, RowStatus.LENGTH}
+    assert {row.status for _, row in rows} >= {RequestStatus.CANCELLED, RequestStatus.LENGTH}
     for index, row in rows:
         assert row.output == expected[index][: len(row.output)]
-        assert row.status is RowStatus.CANCELLED or row.output == expected[index]
+        assert row.status is RequestStatus.CANCELLED or row.output == expected[index]
 
 
 def test_a_slot_that_is_not_zeroed_would_be_noticed(
@@ -125,7 +125,7 @@ def test_bindings_may_be_forgotten(fp32: Path, sources: list[list[int]], monkeyp
     """Kept bindings are a cache of bounded size and nothing else."""
     manifest = load_manifest(fp32)
     expected = BundleBench(fp32, manifest, rows=5).translate(sources)
-    monkeypatch.setattr(runtime, "_MAX_BINDINGS", 2)
+    monkeypatch.setattr(runtime, "_MAX_STEPS", 2)
 
     assert BundleBench(fp32, manifest, rows=5).translate(sources) == expected
 

@@ -49,6 +49,7 @@ COMMANDS = {
     "inspect": Command("dragoman.export.commands.inspect", "export", "show what is in a bundle"),
     "serve": Command("dragoman.server.commands.serve", "server", "serve a bundle over gRPC"),
     "translate": Command("dragoman.client.commands.translate", "", "translate texts through a running server"),
+    "score": Command("dragoman.client.commands.score", "", "say how probable given translations are"),
 }
 
 

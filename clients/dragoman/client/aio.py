@@ -1,7 +1,7 @@
 """The asyncio client: the surface of `client`, awaited.
 
 Owns the channel and the waiting between attempts. What is sent, what comes back, what an error means
-and when to try again live in `options`, `results`, `errors` and `retry`, which `client` shares.
+and when to try again live in `options`, `requests`, `results`, `errors` and `retry`, which `client` shares.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import grpc.aio
 
 from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options
 from dragoman.client.errors import ENDED_EARLY, CallCancelledError, protocol_error
-from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, stream_request, translate_request
-from dragoman.client.results import ModelInfo, StreamPiece, TranslateResult, Translation
+from dragoman.client.model_info import ModelInfo
+from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, Priority
+from dragoman.client.requests import Metadata, call_metadata, score_request, stream_request, translate_request
+from dragoman.client.results import PairScore, ScoreResult, StreamPiece, TranslateResult, Translation
 from dragoman.client.retry import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Attempts, CallPolicy
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1.translation_pb2_grpc import TranslationServiceStub
@@ -47,8 +49,10 @@ class AsyncTranslationClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         secure: grpc.ChannelCredentials | None = None,
         channel: grpc.aio.Channel | None = None,
+        caller: str = "",
     ) -> None:
         self._policy = CallPolicy(timeout_s=timeout_s, retries=retries)
+        self._metadata = call_metadata(caller)
         self._owned_channel: grpc.aio.Channel | None = None
         if channel is None:
             channel = self._owned_channel = _open_channel(target, max_message_bytes, secure)
@@ -75,6 +79,7 @@ class AsyncTranslationClient:
         self,
         texts: Sequence[str],
         *,
+        target_prefixes: Sequence[str] = (),
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -85,6 +90,7 @@ class AsyncTranslationClient:
         """Translate texts; as `TranslationClient.translate`."""
         request = translate_request(
             texts,
+            target_prefixes=target_prefixes,
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -98,6 +104,7 @@ class AsyncTranslationClient:
         self,
         text: str,
         *,
+        target_prefix: str = "",
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -107,6 +114,7 @@ class AsyncTranslationClient:
         """Translate one text; as `TranslationClient.translate_text`."""
         result = await self.translate(
             [text],
+            target_prefixes=[target_prefix] if target_prefix else (),
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -119,6 +127,7 @@ class AsyncTranslationClient:
         self,
         text: str,
         *,
+        target_prefix: str = "",
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -129,15 +138,63 @@ class AsyncTranslationClient:
         """Translate one text and return its pieces; as `TranslationClient.stream`, with `async for`."""
         request = stream_request(
             text,
+            target_prefix=target_prefix,
             model=model,
             source_language=source_language,
             target_language=target_language,
             options=options,
             request_id=id,
         )
-        stream = AsyncTranslationStream(self._stub.StreamTranslate, request, self._policy.start(timeout_s))
+        stream = AsyncTranslationStream(
+            self._stub.StreamTranslate, request, self._policy.start(timeout_s), self._metadata
+        )
         self._streams.add(stream)
         return stream
+
+    async def score(
+        self,
+        source: str,
+        target: str,
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+    ) -> PairScore:
+        """Say how probable a translation is; as `TranslationClient.score`."""
+        result = await self.score_many(
+            [(source, target)],
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+        return result.scores[0]
+
+    async def score_many(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+        id: str = "",  # noqa: A002 - the API's name for it
+    ) -> ScoreResult:
+        """Say how probable translations are; as `TranslationClient.score_many`."""
+        request = score_request(
+            pairs,
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            priority=priority,
+            request_id=id,
+        )
+        response = await self._call(self._stub.Score, request, timeout_s)
+        return ScoreResult.from_proto(response, num_pairs=len(request.pairs))
 
     async def models(self, *, timeout_s: float | None = None) -> tuple[ModelInfo, ...]:
         """List the models the server has loaded; as `TranslationClient.models`."""
@@ -158,7 +215,7 @@ class AsyncTranslationClient:
         attempts = self._policy.start(timeout_s)
         while True:
             try:
-                return await method(request, timeout=attempts.remaining_s())
+                return await method(request, timeout=attempts.remaining_s(), metadata=self._metadata)
             except asyncio.CancelledError as error:
                 _raise_if_closed(error)
                 raise
@@ -179,9 +236,10 @@ class AsyncTranslationStream(AsyncIterator[StreamPiece]):
         method: grpc.aio.UnaryStreamMultiCallable[pb.StreamTranslateRequest, pb.StreamTranslateResponse],
         request: pb.StreamTranslateRequest,
         attempts: Attempts,
+        metadata: Metadata = (),
     ) -> None:
         self._attempts = attempts
-        self._start = partial(method, request)
+        self._start = partial(method, request, metadata=metadata)
         self._call = self._start(timeout=attempts.remaining_s())
         self._messages = aiter(self._call)
         self._has_end = False

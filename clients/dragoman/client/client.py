@@ -1,7 +1,7 @@
 """The synchronous client.
 
 Owns the channel and the waiting between attempts. What is sent, what comes back, what an error means
-and when to try again live in `options`, `results`, `errors` and `retry`, which `aio` shares.
+and when to try again live in `options`, `requests`, `results`, `errors` and `retry`, which `aio` shares.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import grpc
 
 from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options
 from dragoman.client.errors import ENDED_EARLY, protocol_error
-from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, stream_request, translate_request
-from dragoman.client.results import ModelInfo, StreamPiece, TranslateResult, Translation
+from dragoman.client.model_info import ModelInfo
+from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, Priority
+from dragoman.client.requests import Metadata, call_metadata, score_request, stream_request, translate_request
+from dragoman.client.results import PairScore, ScoreResult, StreamPiece, TranslateResult, Translation
 from dragoman.client.retry import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Attempts, CallPolicy
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1.translation_pb2_grpc import TranslationServiceStub
@@ -42,6 +44,8 @@ class TranslationClient:
         secure: Credentials for TLS, for example `grpc.ssl_channel_credentials()`; None means plain text.
         channel: Use this channel instead of a new one; it stays the caller's to close, and `target`,
             `max_message_bytes` and `secure` have no effect.
+        caller: Whose calls these are, at most 128 ASCII characters. Callers get equal shares of a busy server;
+            without a name, each address is one.
 
     Raises:
         ValueError: A setting is out of range.
@@ -56,8 +60,10 @@ class TranslationClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         secure: grpc.ChannelCredentials | None = None,
         channel: grpc.Channel | None = None,
+        caller: str = "",
     ) -> None:
         self._policy = CallPolicy(timeout_s=timeout_s, retries=retries)
+        self._metadata = call_metadata(caller)
         self._owned_channel: grpc.Channel | None = None
         if channel is None:
             channel = self._owned_channel = _open_channel(target, max_message_bytes, secure)
@@ -80,6 +86,7 @@ class TranslationClient:
         self,
         texts: Sequence[str],
         *,
+        target_prefixes: Sequence[str] = (),
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -91,6 +98,8 @@ class TranslationClient:
 
         Args:
             texts: 1 to the server's `max_texts`; blank ones are allowed.
+            target_prefixes: What the translations begin with: none, or one per text, "" where there is none. The
+                translations include them.
             model: Name of a loaded model; empty means the server's default.
             source_language: BCP-47 tag, for example "en"; empty if the model has just one.
             target_language: As `source_language`.
@@ -105,6 +114,7 @@ class TranslationClient:
         """
         request = translate_request(
             texts,
+            target_prefixes=target_prefixes,
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -118,6 +128,7 @@ class TranslationClient:
         self,
         text: str,
         *,
+        target_prefix: str = "",
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -127,6 +138,7 @@ class TranslationClient:
         """Translate one text; arguments and errors are those of `translate`."""
         result = self.translate(
             [text],
+            target_prefixes=[target_prefix] if target_prefix else (),
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -139,6 +151,7 @@ class TranslationClient:
         self,
         text: str,
         *,
+        target_prefix: str = "",
         model: str = "",
         source_language: str = "",
         target_language: str = "",
@@ -157,13 +170,74 @@ class TranslationClient:
         """
         request = stream_request(
             text,
+            target_prefix=target_prefix,
             model=model,
             source_language=source_language,
             target_language=target_language,
             options=options,
             request_id=id,
         )
-        return TranslationStream(self._stub.StreamTranslate, request, self._policy.start(timeout_s))
+        return TranslationStream(self._stub.StreamTranslate, request, self._policy.start(timeout_s), self._metadata)
+
+    def score(
+        self,
+        source: str,
+        target: str,
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+    ) -> PairScore:
+        """Say how probable the model finds a translation; arguments and errors are those of `score_many`."""
+        result = self.score_many(
+            [(source, target)],
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            priority=priority,
+            timeout_s=timeout_s,
+        )
+        return result.scores[0]
+
+    def score_many(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        model: str = "",
+        source_language: str = "",
+        target_language: str = "",
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+        id: str = "",  # noqa: A002 - the API's name for it
+    ) -> ScoreResult:
+        """Say how probable the model finds given translations.
+
+        Args:
+            pairs: 1 to the server's `max_texts` pairs of a source and its translation.
+            model: As in `translate`.
+            source_language: As in `translate`.
+            target_language: As in `translate`.
+            priority: Whose turn it is when texts wait.
+            timeout_s: As in `translate`.
+            id: Echoed in the result; not interpreted.
+
+        Raises:
+            CallError: The call failed; the subclass says how.
+            TypeError: A pair is something else than two str.
+            ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
+        """
+        request = score_request(
+            pairs,
+            model=model,
+            source_language=source_language,
+            target_language=target_language,
+            priority=priority,
+            request_id=id,
+        )
+        response = self._call(self._stub.Score, request, timeout_s)
+        return ScoreResult.from_proto(response, num_pairs=len(request.pairs))
 
     def models(self, *, timeout_s: float | None = None) -> tuple[ModelInfo, ...]:
         """List the models the server has loaded.
@@ -193,7 +267,7 @@ class TranslationClient:
         attempts = self._policy.start(timeout_s)
         while True:
             try:
-                return method(request, timeout=attempts.remaining_s())
+                return method(request, timeout=attempts.remaining_s(), metadata=self._metadata)
             except grpc.RpcError as error:
                 wait_s = attempts.wait_s(error)
             time.sleep(wait_s)
@@ -213,9 +287,10 @@ class TranslationStream(Iterator[StreamPiece]):
         method: grpc.UnaryStreamMultiCallable[pb.StreamTranslateRequest, pb.StreamTranslateResponse],
         request: pb.StreamTranslateRequest,
         attempts: Attempts,
+        metadata: Metadata = (),
     ) -> None:
         self._attempts = attempts
-        self._start = partial(method, request)
+        self._start = partial(method, request, metadata=metadata)
         self._call = self._start(timeout=attempts.remaining_s())
         self._has_end = False
         self._is_over = False

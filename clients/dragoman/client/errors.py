@@ -13,7 +13,7 @@ DragomanError
  |   |- DeadlineExceededError   no answer within the call's timeout
  |   |- CallCancelledError      the call was cancelled, for example because the client was closed
  |   `- InternalError           a fault of the server, or an answer that breaks the protocol
- `- CommandError                `dragoman translate` cannot go on; the message is for its user
+ `- CommandError                a command, such as `dragoman translate`, cannot go on; the message is for its user
      |- InputError              an input cannot be read
      `- OutputError             the output cannot be written
 
@@ -121,7 +121,7 @@ class InternalError(CallError):
 
 
 class CommandError(DragomanError):
-    """Say why `dragoman translate` stops."""
+    """Say why a command such as `dragoman translate` stops."""
 
 
 class InputError(CommandError):

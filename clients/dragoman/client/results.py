@@ -19,6 +19,7 @@ class FinishReason(enum.Enum):
     UNSPECIFIED = "UNSPECIFIED"  # not given, or a reason newer than this client
     EOS = "EOS"  # the model ended the sentence itself; also for a blank text
     LENGTH = "LENGTH"  # the limit on new tokens was reached, the text may be incomplete
+    STOP_SEQUENCE = "STOP_SEQUENCE"  # one of the stop sequences would have come next
 
     @classmethod
     def from_proto(cls, value: pb.FinishReason.ValueType) -> FinishReason:
@@ -29,7 +30,72 @@ class FinishReason(enum.Enum):
 _FINISH_REASONS = {
     pb.FINISH_REASON_EOS: FinishReason.EOS,
     pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    pb.FINISH_REASON_STOP_SEQUENCE: FinishReason.STOP_SEQUENCE,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """One target token.
+
+    Attributes:
+        text: What it adds to the text; empty for a part of a character that a later token completes, and for the end
+            of the sentence.
+        log_prob: Natural logarithm of its probability.
+    """
+
+    text: str
+    log_prob: float
+
+    @classmethod
+    def from_proto(cls, message: pb.TokenScore) -> TokenScore:
+        """Read the message."""
+        return cls(message.text, message.log_prob)
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One translation of a text.
+
+    Attributes:
+        text: With the target prefix.
+        finish_reason: Why it ended.
+        target_tokens: New tokens: neither the end of sentence nor the prefix.
+        score: What hypotheses are ranked by: `log_prob`, normalised. None without `return_scores`.
+        log_prob: Sum of the new tokens' log-probabilities, the end of sentence included. None without
+            `return_scores`.
+        tokens: With `return_token_scores`: the new tokens, and last the end of sentence where it was reached.
+        alignment: With `return_alignment`: for each new token, how much the model looked at each source token.
+        seed: With sampling: what gives this text as the only sample.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    target_tokens: int
+    score: float | None = None
+    log_prob: float | None = None
+    tokens: tuple[TokenScore, ...] = ()
+    alignment: tuple[tuple[float, ...], ...] = ()
+    seed: int | None = None
+
+    @property
+    def aligned_pairs(self) -> tuple[tuple[int, int], ...]:
+        """For each new token, the source token that it was looked at most for, as (source, target) indices."""
+        return tuple((max(range(len(row)), key=row.__getitem__), i) for i, row in enumerate(self.alignment) if row)
+
+    @classmethod
+    def from_proto(cls, message: pb.Hypothesis) -> Hypothesis:
+        """Read the message."""
+        return cls(
+            text=message.text,
+            finish_reason=FinishReason.from_proto(message.finish_reason),
+            target_tokens=message.target_tokens,
+            score=message.score if message.HasField("score") else None,
+            log_prob=message.log_prob if message.HasField("log_prob") else None,
+            tokens=tuple(map(TokenScore.from_proto, message.tokens)),
+            alignment=tuple(tuple(row.weights) for row in message.alignment),
+            seed=message.seed if message.HasField("seed") else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +103,21 @@ class Translation:
     """One translated text.
 
     Attributes:
-        text: Blank for a blank source.
+        text: Of the first hypothesis, like the fields that follow; blank for a blank source.
         finish_reason: Why it ended.
         source_tokens: Tokens of the source, end of sentence not included.
-        target_tokens: Tokens of the translation, end of sentence not included.
+        target_tokens: New tokens of the translation: neither the end of sentence nor a prefix.
+        hypotheses: All of them, the first one included; empty unless the options ask for several or for what only a
+            `Hypothesis` has.
+        source_pieces: With `return_alignment`: the source's tokens as text.
     """
 
     text: str
     finish_reason: FinishReason
     source_tokens: int
     target_tokens: int
+    hypotheses: tuple[Hypothesis, ...] = ()
+    source_pieces: tuple[str, ...] = ()
 
     @classmethod
     def from_proto(cls, message: pb.Translation) -> Translation:
@@ -56,6 +127,8 @@ class Translation:
             finish_reason=FinishReason.from_proto(message.finish_reason),
             source_tokens=message.source_tokens,
             target_tokens=message.target_tokens,
+            hypotheses=tuple(map(Hypothesis.from_proto, message.hypotheses)),
+            source_pieces=tuple(message.source_pieces),
         )
 
 
@@ -142,10 +215,12 @@ class StreamEnd:
     Attributes:
         finish_reason: Why it ended.
         source_tokens: Tokens of the source, end of sentence not included.
-        target_tokens: Tokens of the translation, end of sentence not included.
+        target_tokens: New tokens of the translation: neither the end of sentence nor a prefix.
         model: Name of the model that was used.
         timings: Where the server spent its time.
         id: The call's id, echoed.
+        hypotheses: As in `Translation`.
+        source_pieces: As in `Translation`.
     """
 
     finish_reason: FinishReason
@@ -154,6 +229,8 @@ class StreamEnd:
     model: str
     timings: Timings
     id: str
+    hypotheses: tuple[Hypothesis, ...] = ()
+    source_pieces: tuple[str, ...] = ()
 
     @classmethod
     def from_proto(cls, message: pb.StreamEnd) -> StreamEnd:
@@ -165,6 +242,8 @@ class StreamEnd:
             model=message.model,
             timings=Timings.from_proto(message.timings),
             id=message.id,
+            hypotheses=tuple(map(Hypothesis.from_proto, message.hypotheses)),
+            source_pieces=tuple(message.source_pieces),
         )
 
 
@@ -187,72 +266,69 @@ class StreamPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class LanguagePair:
-    """One direction a model translates, as BCP-47 tags."""
-
-    source_language: str
-    target_language: str
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the server accepts; beyond it a call fails, nothing is truncated.
+class PairScore:
+    """How probable the model finds a translation.
 
     Attributes:
-        max_texts: Texts of one call.
-        max_source_tokens: Tokens of one text, end of sentence not included.
-        max_target_tokens: Tokens of one translation, end of sentence included.
-        max_message_bytes: Size of one request.
-        max_queued_texts: Texts that may wait; a call that does not fit is an OverloadedError.
+        log_prob: Natural logarithm of its probability, end of sentence included; -inf for what the model cannot
+            write, 0 for a blank pair.
+        tokens: Those of the translation, and last the end of sentence; empty where `log_prob` is 0 or -inf.
+        source_tokens: Tokens of the source, end of sentence not included.
+        target_tokens: Tokens of the translation, end of sentence not included.
     """
 
-    max_texts: int
-    max_source_tokens: int
-    max_target_tokens: int
-    max_message_bytes: int
-    max_queued_texts: int
+    log_prob: float
+    tokens: tuple[TokenScore, ...]
+    source_tokens: int
+    target_tokens: int
 
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """One model of a server.
-
-    Attributes:
-        name: What a call's `model` names.
-        version: Content hash; equal versions give equal translations.
-        language_pairs: Supported directions.
-        limits: What the server accepts.
-        requested_device: What the server's configuration asked for.
-        device: What is used.
-        precision: "fp32", "int8", ...
-    """
-
-    name: str
-    version: str
-    language_pairs: tuple[LanguagePair, ...]
-    limits: Limits
-    requested_device: str
-    device: str
-    precision: str
+    @property
+    def mean_log_prob(self) -> float:
+        """Log-probability per target token, end of sentence included: what long and short pairs compare by."""
+        return self.log_prob / (self.target_tokens + 1)
 
     @classmethod
-    def from_proto(cls, message: pb.Model) -> ModelInfo:
+    def from_proto(cls, message: pb.PairScore) -> PairScore:
         """Read the message."""
-        limits = message.limits
         return cls(
-            name=message.name,
-            version=message.version,
-            language_pairs=tuple(
-                LanguagePair(pair.source_language, pair.target_language) for pair in message.language_pairs
-            ),
-            limits=Limits(
-                max_texts=limits.max_texts,
-                max_source_tokens=limits.max_source_tokens,
-                max_target_tokens=limits.max_target_tokens,
-                max_message_bytes=limits.max_message_bytes,
-                max_queued_texts=limits.max_queued_texts,
-            ),
-            requested_device=message.requested_device,
-            device=message.device,
-            precision=message.precision,
+            log_prob=message.log_prob,
+            tokens=tuple(map(TokenScore.from_proto, message.tokens)),
+            source_tokens=message.source_tokens,
+            target_tokens=message.target_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """The answer to one call.
+
+    Attributes:
+        scores: One per pair, in the order of the pairs.
+        model: Name of the model that was used.
+        timings: Where the server spent its time.
+        id: The call's id, echoed.
+    """
+
+    scores: tuple[PairScore, ...]
+    model: str
+    timings: Timings
+    id: str
+
+    @classmethod
+    def from_proto(cls, message: pb.ScoreResponse, *, num_pairs: int) -> ScoreResult:
+        """Read the message.
+
+        Raises:
+            InternalError: The number of scores is not `num_pairs`.
+        """
+        if len(message.scores) != num_pairs:
+            raise protocol_error(
+                f"the server sent {len(message.scores)} scores for {num_pairs} pairs; "
+                "they cannot be paired, so none is used"
+            )
+        return cls(
+            scores=tuple(map(PairScore.from_proto, message.scores)),
+            model=message.model,
+            timings=Timings.from_proto(message.timings),
+            id=message.id,
         )

@@ -10,14 +10,17 @@ V vocabulary, i decoder layer.
     decoder.onnx   input_ids [B,Q] int64, source_lengths [B] int64, cache_lengths [B] int64,
                    the state of each layer, cross_key.i, cross_value.i [B,H,S,D]
                    -> next_ids [B,Q] int64, logits [B,Q,V] float32, the updated state of each layer
-                   with_candidates [1] bool -> candidate_ids [B,Q,K] int64, candidate_scores [B,Q,K] float32
+                   with_candidates [1] bool -> candidate_ids [B,Q,K] int64, candidate_scores [B,Q,K] float32,
+                                               log_normalizer [B,Q] float32
                    with_alignment [1] bool  -> alignment [B,Q,S] float32
 
 The last two inputs are optional and false by default; without them their outputs are empty and cost nothing.
-Bundles written before there were any have neither. Candidates are the K most probable ids (the shape of the
-output says how many), best first, with their log-probabilities; alignment is one decoder layer's attention to
-the source, the mean of its heads. Keys, values and cells are float32, or float16 in a bundle of precision
-fp16: the graphs' inputs say so.
+Candidates are the K most probable ids (the shape of the output says how many), best first, with their
+log-probabilities. The log-probability of any id is its logit - log_normalizer: ids that are never generated have a
+logit of -inf but keep their share of the probability, as in the model. Alignment is one decoder layer's attention
+to the source, the mean of its heads. Bundles from before there were such inputs have neither; in those from
+before log_normalizer the scores are log-probabilities among the ids that may be generated. Keys, values and cells
+are float32, or float16 in a bundle of precision fp16: the graphs' inputs say so.
 
 The state is what a decoder layer knows of the `cache_lengths` tokens that a row has read before.
 `Shape.decoder_layer` says of which kind it is:
@@ -64,8 +67,11 @@ LOGITS = "logits"
 WITH_CANDIDATES = "with_candidates"
 CANDIDATE_IDS = "candidate_ids"
 CANDIDATE_SCORES = "candidate_scores"
+LOG_NORMALIZER = "log_normalizer"
 WITH_ALIGNMENT = "with_alignment"
 ALIGNMENT = "alignment"
+# Optional inputs of the decoder and the outputs that they ask for.
+ON_REQUEST = {WITH_CANDIDATES: (CANDIDATE_IDS, CANDIDATE_SCORES, LOG_NORMALIZER), WITH_ALIGNMENT: (ALIGNMENT,)}
 
 SELF_ATTENTION = "self-attention"
 SSRU = "ssru"

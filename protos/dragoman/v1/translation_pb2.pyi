@@ -30,6 +30,8 @@ class _FinishReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     """The model ended the sentence itself. Also for blank texts, whose translation is blank."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """The limit on new tokens was reached; the text may be incomplete."""
+    FINISH_REASON_STOP_SEQUENCE: _FinishReason.ValueType  # 3
+    """One of DecodingOptions.stop_sequences would have come next."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a translation ended."""
@@ -39,27 +41,269 @@ FINISH_REASON_EOS: FinishReason.ValueType  # 1
 """The model ended the sentence itself. Also for blank texts, whose translation is blank."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """The limit on new tokens was reached; the text may be incomplete."""
+FINISH_REASON_STOP_SEQUENCE: FinishReason.ValueType  # 3
+"""One of DecodingOptions.stop_sequences would have come next."""
 Global___FinishReason: typing_extensions.TypeAlias = FinishReason
+
+class _Normalization:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _NormalizationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Normalization.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    NORMALIZATION_UNSPECIFIED: _Normalization.ValueType  # 0
+    """As LENGTH."""
+    NORMALIZATION_LENGTH: _Normalization.ValueType  # 1
+    """length ^ length_penalty."""
+    NORMALIZATION_GNMT: _Normalization.ValueType  # 2
+    """((5 + length) / 6) ^ length_penalty (Wu et al. 2016, equation 14)."""
+
+class Normalization(_Normalization, metaclass=_NormalizationEnumTypeWrapper):
+    """What the log-probability of a hypothesis is divided by, where `length` counts all target tokens: the
+    new ones with the end of sentence, and those of a prefix.
+    """
+
+NORMALIZATION_UNSPECIFIED: Normalization.ValueType  # 0
+"""As LENGTH."""
+NORMALIZATION_LENGTH: Normalization.ValueType  # 1
+"""length ^ length_penalty."""
+NORMALIZATION_GNMT: Normalization.ValueType  # 2
+"""((5 + length) / 6) ^ length_penalty (Wu et al. 2016, equation 14)."""
+Global___Normalization: typing_extensions.TypeAlias = Normalization
+
+class _EarlyStopping:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _EarlyStoppingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_EarlyStopping.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    EARLY_STOPPING_UNSPECIFIED: _EarlyStopping.ValueType  # 0
+    """As FALSE."""
+    EARLY_STOPPING_FALSE: _EarlyStopping.ValueType  # 1
+    """When the best unfinished hypothesis would not be better if it ended now."""
+    EARLY_STOPPING_TRUE: _EarlyStopping.ValueType  # 2
+    """At once."""
+    EARLY_STOPPING_NEVER: _EarlyStopping.ValueType  # 3
+    """When no unfinished hypothesis can become better until the limit."""
+
+class EarlyStopping(_EarlyStopping, metaclass=_EarlyStoppingEnumTypeWrapper):
+    """When a beam search ends that has found beam_size * patience hypotheses."""
+
+EARLY_STOPPING_UNSPECIFIED: EarlyStopping.ValueType  # 0
+"""As FALSE."""
+EARLY_STOPPING_FALSE: EarlyStopping.ValueType  # 1
+"""When the best unfinished hypothesis would not be better if it ended now."""
+EARLY_STOPPING_TRUE: EarlyStopping.ValueType  # 2
+"""At once."""
+EARLY_STOPPING_NEVER: EarlyStopping.ValueType  # 3
+"""When no unfinished hypothesis can become better until the limit."""
+Global___EarlyStopping: typing_extensions.TypeAlias = EarlyStopping
+
+class _Priority:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PriorityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Priority.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PRIORITY_UNSPECIFIED: _Priority.ValueType  # 0
+    """As NORMAL."""
+    PRIORITY_NORMAL: _Priority.ValueType  # 1
+    PRIORITY_INTERACTIVE: _Priority.ValueType  # 2
+    """Before all others: somebody is looking at the screen."""
+    PRIORITY_BULK: _Priority.ValueType  # 3
+    """After all others: nobody waits."""
+
+class Priority(_Priority, metaclass=_PriorityEnumTypeWrapper):
+    """Whose turn it is when texts wait. A text that has waited long rises."""
+
+PRIORITY_UNSPECIFIED: Priority.ValueType  # 0
+"""As NORMAL."""
+PRIORITY_NORMAL: Priority.ValueType  # 1
+PRIORITY_INTERACTIVE: Priority.ValueType  # 2
+"""Before all others: somebody is looking at the screen."""
+PRIORITY_BULK: Priority.ValueType  # 3
+"""After all others: nobody waits."""
+Global___Priority: typing_extensions.TypeAlias = Priority
 
 @typing.final
 class DecodingOptions(google.protobuf.message.Message):
-    """How to decode. Every field has a default, so an empty message is fine."""
+    """How to decode. Every field has a default, so an empty message is fine; words that Hugging Face's
+    `generate` has too mean the same, and so do their defaults. A value out of its range is an
+    INVALID_ARGUMENT that names the field and the range.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MAX_NEW_TOKENS_FIELD_NUMBER: builtins.int
+    MIN_NEW_TOKENS_FIELD_NUMBER: builtins.int
+    MAX_LENGTH_RATIO_FIELD_NUMBER: builtins.int
+    BEAM_SIZE_FIELD_NUMBER: builtins.int
+    NUM_HYPOTHESES_FIELD_NUMBER: builtins.int
+    LENGTH_PENALTY_FIELD_NUMBER: builtins.int
+    NORMALIZATION_FIELD_NUMBER: builtins.int
+    COVERAGE_PENALTY_FIELD_NUMBER: builtins.int
+    PATIENCE_FIELD_NUMBER: builtins.int
+    EARLY_STOPPING_FIELD_NUMBER: builtins.int
+    SAMPLING_FIELD_NUMBER: builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: builtins.int
+    NO_REPEAT_NGRAM_SIZE_FIELD_NUMBER: builtins.int
+    SUPPRESSED_TEXTS_FIELD_NUMBER: builtins.int
+    STOP_SEQUENCES_FIELD_NUMBER: builtins.int
+    RETURN_SCORES_FIELD_NUMBER: builtins.int
+    RETURN_TOKEN_SCORES_FIELD_NUMBER: builtins.int
+    RETURN_ALIGNMENT_FIELD_NUMBER: builtins.int
+    RETURN_ALTERNATIVES_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     max_new_tokens: builtins.int
-    """Upper limit of target tokens, end of sentence included, from 1 to the model's
-    max_target_tokens. 0 means the model's default, which grows with the length of the source.
+    """Upper limit of new target tokens, end of sentence included, from 1 to the model's max_target_tokens
+    (less what a prefix takes). 0 means the model's default, which grows with the length of the source.
     """
+    min_new_tokens: builtins.int
+    """The sentence does not end before so many new tokens; 0 to the limit on new tokens. Default 0."""
+    max_length_ratio: builtins.float
+    """Upper limit of new tokens per source token, above 0 to 100, rounded up to a whole token; applies
+    together with max_new_tokens, and in place of the model's default. 0 means no such limit.
+    """
+    beam_size: builtins.int
+    """Hypotheses that the search follows, 1 to GetModel.limits.max_beam_size. 0 means 1: greedy search, or
+    sampling.
+    """
+    num_hypotheses: builtins.int
+    """Hypotheses to return: 1 to beam_size, best first; with sampling 1 to
+    GetModel.limits.max_num_hypotheses independent samples, in the order of their seeds. 0 means 1. A text
+    may have fewer.
+    """
+    length_penalty: builtins.float
+    """Exponent of the length that log-probabilities are divided by, -100 to 100: 0 prefers short
+    texts. Default 1. With a beam_size of 1 it changes the reported score, not the text.
+    """
+    normalization: Global___Normalization.ValueType
+    coverage_penalty: builtins.float
+    """Weight, 0 to 100, of source words that no target word attends to (Wu et al. 2016, equation 14). Default
+    0, none; no effect with a beam_size of 1. Needs a model with Model.alignment.
+    """
+    patience: builtins.float
+    """The search goes on until beam_size * patience hypotheses have ended, above 0 to 100 (Kasai et al.
+    2022). Default 1; no effect with a beam_size of 1.
+    """
+    early_stopping: Global___EarlyStopping.ValueType
+    """No effect with a beam_size of 1."""
+    repetition_penalty: builtins.float
+    """Divides (or multiplies, if negative) the logits of tokens that the translation has already; above 0
+    to 100. Default 1, none.
+    """
+    no_repeat_ngram_size: builtins.int
+    """No sequence of so many tokens comes twice; 0 to 64. Default 0, none."""
+    return_scores: builtins.bool
+    """Fill Hypothesis.score and log_prob."""
+    return_token_scores: builtins.bool
+    """Fill Hypothesis.tokens."""
+    return_alignment: builtins.bool
+    """Fill Hypothesis.alignment and Translation.source_pieces. FAILED_PRECONDITION if the model gives none
+    (Model.alignment).
+    """
+    return_alternatives: builtins.int
+    """So many hypotheses, 1 to GetModel.limits.max_return_alternatives: each begins, behind the prefix, with
+    another one of the best tokens there, the best one first, and goes on as the other options say. 0
+    means none. Not together with sampling, num_hypotheses above 1 or return_alignment. A text may have
+    fewer.
+    """
+    priority: Global___Priority.ValueType
+    @property
+    def sampling(self) -> Global___Sampling:
+        """Its presence, even empty, switches sampling on. Not together with a beam_size above 1."""
+
+    @property
+    def suppressed_texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Words or phrases that may not appear, at most GetModel.limits.max_suppressed_texts, none blank, each of
+        at most GetModel.limits.max_option_characters characters. Each is suppressed as the model's tokenizer
+        writes it at the start of a word and inside one. Case counts, and a word that is part of a longer one
+        is not found where the tokenizer cuts the longer one elsewhere.
+        """
+
+    @property
+    def stop_sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The translation ends before the first of these that its text, behind a target prefix, would have. At
+        most GetModel.limits.max_stop_sequences, none empty, each of at most
+        GetModel.limits.max_option_characters characters. Needs a beam_size of 1.
+        """
+
     def __init__(
         self,
         *,
         max_new_tokens: builtins.int = ...,
+        min_new_tokens: builtins.int = ...,
+        max_length_ratio: builtins.float = ...,
+        beam_size: builtins.int = ...,
+        num_hypotheses: builtins.int = ...,
+        length_penalty: builtins.float | None = ...,
+        normalization: Global___Normalization.ValueType = ...,
+        coverage_penalty: builtins.float = ...,
+        patience: builtins.float | None = ...,
+        early_stopping: Global___EarlyStopping.ValueType = ...,
+        sampling: Global___Sampling | None = ...,
+        repetition_penalty: builtins.float | None = ...,
+        no_repeat_ngram_size: builtins.int = ...,
+        suppressed_texts: collections.abc.Iterable[builtins.str] | None = ...,
+        stop_sequences: collections.abc.Iterable[builtins.str] | None = ...,
+        return_scores: builtins.bool = ...,
+        return_token_scores: builtins.bool = ...,
+        return_alignment: builtins.bool = ...,
+        return_alternatives: builtins.int = ...,
+        priority: Global___Priority.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_new_tokens", b"max_new_tokens"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_length_penalty", b"_length_penalty", "_patience", b"_patience", "_repetition_penalty", b"_repetition_penalty", "length_penalty", b"length_penalty", "patience", b"patience", "repetition_penalty", b"repetition_penalty", "sampling", b"sampling"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_length_penalty", b"_length_penalty", "_patience", b"_patience", "_repetition_penalty", b"_repetition_penalty", "beam_size", b"beam_size", "coverage_penalty", b"coverage_penalty", "early_stopping", b"early_stopping", "length_penalty", b"length_penalty", "max_length_ratio", b"max_length_ratio", "max_new_tokens", b"max_new_tokens", "min_new_tokens", b"min_new_tokens", "no_repeat_ngram_size", b"no_repeat_ngram_size", "normalization", b"normalization", "num_hypotheses", b"num_hypotheses", "patience", b"patience", "priority", b"priority", "repetition_penalty", b"repetition_penalty", "return_alignment", b"return_alignment", "return_alternatives", b"return_alternatives", "return_scores", b"return_scores", "return_token_scores", b"return_token_scores", "sampling", b"sampling", "stop_sequences", b"stop_sequences", "suppressed_texts", b"suppressed_texts"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_length_penalty", b"_length_penalty"]) -> typing.Literal["length_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_patience", b"_patience"]) -> typing.Literal["patience"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
 
 Global___DecodingOptions: typing_extensions.TypeAlias = DecodingOptions
+
+@typing.final
+class Sampling(google.protobuf.message.Message):
+    """Draw each token instead of taking the best one."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEMPERATURE_FIELD_NUMBER: builtins.int
+    TOP_K_FIELD_NUMBER: builtins.int
+    TOP_P_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    temperature: builtins.float
+    """Logits are divided by it; above 0 to 100. Default 1."""
+    top_k: builtins.int
+    """Only so many of the best tokens; 0 means all, at most the size of the vocabulary. Default 50."""
+    top_p: builtins.float
+    """Only the best tokens that together have this probability; above 0 to 1. Default 1, all."""
+    seed: builtins.int
+    """0 to 2^63 - 1. Equal seeds give equal texts, whatever else the server does, and equal texts of a call
+    equal samples. Without it the server draws one for the call. The first sample of a text has this
+    seed, further ones have seeds derived from it; Hypothesis.seed says which.
+    """
+    def __init__(
+        self,
+        *,
+        temperature: builtins.float | None = ...,
+        top_k: builtins.int | None = ...,
+        top_p: builtins.float | None = ...,
+        seed: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_k", b"_top_k"]) -> typing.Literal["top_k"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_p", b"_top_p"]) -> typing.Literal["top_p"] | None: ...
+
+Global___Sampling: typing_extensions.TypeAlias = Sampling
 
 @typing.final
 class TranslateRequest(google.protobuf.message.Message):
@@ -72,6 +316,7 @@ class TranslateRequest(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     MIME_TYPE_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    TARGET_PREFIXES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of a loaded model; empty means the default model."""
     source_language: builtins.str
@@ -87,6 +332,13 @@ class TranslateRequest(google.protobuf.message.Message):
 
     @property
     def options(self) -> Global___DecodingOptions: ...
+    @property
+    def target_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the translations begin with: none, or one per text, in which "" means none. The returned text
+        includes the prefix as the model's tokenizer writes it; limits on new tokens do not count it. Ignored
+        for a blank text.
+        """
+
     def __init__(
         self,
         *,
@@ -97,9 +349,10 @@ class TranslateRequest(google.protobuf.message.Message):
         id: builtins.str = ...,
         mime_type: builtins.str = ...,
         options: Global___DecodingOptions | None = ...,
+        target_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "mime_type", b"mime_type", "model", b"model", "options", b"options", "source_language", b"source_language", "target_language", b"target_language", "texts", b"texts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "mime_type", b"mime_type", "model", b"model", "options", b"options", "source_language", b"source_language", "target_language", b"target_language", "target_prefixes", b"target_prefixes", "texts", b"texts"]) -> None: ...
 
 Global___TranslateRequest: typing_extensions.TypeAlias = TranslateRequest
 
@@ -141,12 +394,27 @@ class Translation(google.protobuf.message.Message):
     FINISH_REASON_FIELD_NUMBER: builtins.int
     SOURCE_TOKENS_FIELD_NUMBER: builtins.int
     TARGET_TOKENS_FIELD_NUMBER: builtins.int
+    HYPOTHESES_FIELD_NUMBER: builtins.int
+    SOURCE_PIECES_FIELD_NUMBER: builtins.int
     text: builtins.str
+    """Of the first hypothesis, like the two fields that follow."""
     finish_reason: Global___FinishReason.ValueType
     source_tokens: builtins.int
     """Tokens of the source, end of sentence not included; 0 for a blank text."""
     target_tokens: builtins.int
-    """Tokens of the translation, end of sentence not included; 0 for a blank text."""
+    """New tokens of the translation: neither the end of sentence nor a target prefix; 0 for a blank text."""
+    @property
+    def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
+        """All hypotheses, the first one included. Empty unless the options ask for several, for sampling, or for
+        anything that a Hypothesis has and a Translation has not. One, without tokens, for a blank text.
+        """
+
+    @property
+    def source_pieces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """With return_alignment: the source's tokens as text. They are source_tokens many; one that ends inside
+        a character has none, the one that completes it has it.
+        """
+
     def __init__(
         self,
         *,
@@ -154,10 +422,115 @@ class Translation(google.protobuf.message.Message):
         finish_reason: Global___FinishReason.ValueType = ...,
         source_tokens: builtins.int = ...,
         target_tokens: builtins.int = ...,
+        hypotheses: collections.abc.Iterable[Global___Hypothesis] | None = ...,
+        source_pieces: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "hypotheses", b"hypotheses", "source_pieces", b"source_pieces", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens", "text", b"text"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
+
+@typing.final
+class Hypothesis(google.protobuf.message.Message):
+    """One translation of a text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    FINISH_REASON_FIELD_NUMBER: builtins.int
+    TARGET_TOKENS_FIELD_NUMBER: builtins.int
+    SCORE_FIELD_NUMBER: builtins.int
+    LOG_PROB_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    ALIGNMENT_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """With the target prefix."""
+    finish_reason: Global___FinishReason.ValueType
+    target_tokens: builtins.int
+    """New tokens: neither the end of sentence nor the prefix."""
+    score: builtins.float
+    """What hypotheses are ranked by: log_prob, normalised, and the coverage penalty. With return_scores."""
+    log_prob: builtins.float
+    """Sum of the log-probabilities of the new tokens, the end of sentence included where it was reached: the
+    model's own, or in a beam search with a repetition_penalty those after it. With return_scores.
+    """
+    seed: builtins.int
+    """With sampling: the seed that gives this text as the only sample."""
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenScore]:
+        """With return_token_scores: the new tokens, and last the end of sentence where it was reached."""
+
+    @property
+    def alignment(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AlignmentRow]:
+        """With return_alignment: one per new token, the end of sentence not included."""
+
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        finish_reason: Global___FinishReason.ValueType = ...,
+        target_tokens: builtins.int = ...,
+        score: builtins.float | None = ...,
+        log_prob: builtins.float | None = ...,
+        tokens: collections.abc.Iterable[Global___TokenScore] | None = ...,
+        alignment: collections.abc.Iterable[Global___AlignmentRow] | None = ...,
+        seed: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_log_prob", b"_log_prob", "_score", b"_score", "_seed", b"_seed", "log_prob", b"log_prob", "score", b"score", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_log_prob", b"_log_prob", "_score", b"_score", "_seed", b"_seed", "alignment", b"alignment", "finish_reason", b"finish_reason", "log_prob", b"log_prob", "score", b"score", "seed", b"seed", "target_tokens", b"target_tokens", "text", b"text", "tokens", b"tokens"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_log_prob", b"_log_prob"]) -> typing.Literal["log_prob"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_score", b"_score"]) -> typing.Literal["score"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
+
+Global___Hypothesis: typing_extensions.TypeAlias = Hypothesis
+
+@typing.final
+class TokenScore(google.protobuf.message.Message):
+    """A target token and the natural logarithm of its probability."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    LOG_PROB_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """What the token adds to the text; the texts of a hypothesis, joined behind the prefix, are its text. Of a
+    character that takes several tokens the last one has it; the end of sentence has none.
+    """
+    log_prob: builtins.float
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        log_prob: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["log_prob", b"log_prob", "text", b"text"]) -> None: ...
+
+Global___TokenScore: typing_extensions.TypeAlias = TokenScore
+
+@typing.final
+class AlignmentRow(google.protobuf.message.Message):
+    """Where the model looked when it wrote a token."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WEIGHTS_FIELD_NUMBER: builtins.int
+    @property
+    def weights(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """One per source token, 0 to 1. What goes to the end of the source and to language tokens is not
+        listed, so the sum may be below 1.
+        """
+
+    def __init__(
+        self,
+        *,
+        weights: collections.abc.Iterable[builtins.float] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["weights", b"weights"]) -> None: ...
+
+Global___AlignmentRow: typing_extensions.TypeAlias = AlignmentRow
 
 @typing.final
 class Timings(google.protobuf.message.Message):
@@ -207,6 +580,7 @@ class StreamTranslateRequest(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     MIME_TYPE_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    TARGET_PREFIX_FIELD_NUMBER: builtins.int
     text: builtins.str
     model: builtins.str
     """As in TranslateRequest."""
@@ -214,6 +588,8 @@ class StreamTranslateRequest(google.protobuf.message.Message):
     target_language: builtins.str
     id: builtins.str
     mime_type: builtins.str
+    target_prefix: builtins.str
+    """As one of TranslateRequest.target_prefixes; it is the first piece."""
     @property
     def options(self) -> Global___DecodingOptions: ...
     def __init__(
@@ -226,9 +602,10 @@ class StreamTranslateRequest(google.protobuf.message.Message):
         id: builtins.str = ...,
         mime_type: builtins.str = ...,
         options: Global___DecodingOptions | None = ...,
+        target_prefix: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["id", b"id", "mime_type", b"mime_type", "model", b"model", "options", b"options", "source_language", b"source_language", "target_language", b"target_language", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "mime_type", b"mime_type", "model", b"model", "options", b"options", "source_language", b"source_language", "target_language", b"target_language", "target_prefix", b"target_prefix", "text", b"text"]) -> None: ...
 
 Global___StreamTranslateRequest: typing_extensions.TypeAlias = StreamTranslateRequest
 
@@ -239,7 +616,9 @@ class StreamTranslateResponse(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """The next piece of text, valid UTF-8; may be empty in the last message only."""
+    """The next piece of text, of the first hypothesis; valid UTF-8, empty in the last message only. A piece
+    that may be the beginning of a stop sequence is held back until it is none.
+    """
     @property
     def end(self) -> Global___StreamEnd:
         """Set in the last message."""
@@ -265,6 +644,8 @@ class StreamEnd(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
+    HYPOTHESES_FIELD_NUMBER: builtins.int
+    SOURCE_PIECES_FIELD_NUMBER: builtins.int
     finish_reason: Global___FinishReason.ValueType
     source_tokens: builtins.int
     target_tokens: builtins.int
@@ -272,6 +653,12 @@ class StreamEnd(google.protobuf.message.Message):
     id: builtins.str
     @property
     def timings(self) -> Global___Timings: ...
+    @property
+    def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
+        """As in Translation."""
+
+    @property
+    def source_pieces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -281,11 +668,135 @@ class StreamEnd(google.protobuf.message.Message):
         model: builtins.str = ...,
         id: builtins.str = ...,
         timings: Global___Timings | None = ...,
+        hypotheses: collections.abc.Iterable[Global___Hypothesis] | None = ...,
+        source_pieces: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["timings", b"timings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "id", b"id", "model", b"model", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens", "timings", b"timings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "hypotheses", b"hypotheses", "id", b"id", "model", b"model", "source_pieces", b"source_pieces", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens", "timings", b"timings"]) -> None: ...
 
 Global___StreamEnd: typing_extensions.TypeAlias = StreamEnd
+
+@typing.final
+class ScoreRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PAIRS_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
+    MIME_TYPE_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """As in TranslateRequest."""
+    source_language: builtins.str
+    target_language: builtins.str
+    id: builtins.str
+    mime_type: builtins.str
+    priority: Global___Priority.ValueType
+    @property
+    def pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ScorePair]:
+        """1 to GetModel.limits.max_texts pairs; no longer than texts and translations may be."""
+
+    def __init__(
+        self,
+        *,
+        pairs: collections.abc.Iterable[Global___ScorePair] | None = ...,
+        model: builtins.str = ...,
+        source_language: builtins.str = ...,
+        target_language: builtins.str = ...,
+        id: builtins.str = ...,
+        mime_type: builtins.str = ...,
+        priority: Global___Priority.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "mime_type", b"mime_type", "model", b"model", "pairs", b"pairs", "priority", b"priority", "source_language", b"source_language", "target_language", b"target_language"]) -> None: ...
+
+Global___ScoreRequest: typing_extensions.TypeAlias = ScoreRequest
+
+@typing.final
+class ScorePair(google.protobuf.message.Message):
+    """A text and a translation of it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    source: builtins.str
+    target: builtins.str
+    def __init__(
+        self,
+        *,
+        source: builtins.str = ...,
+        target: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["source", b"source", "target", b"target"]) -> None: ...
+
+Global___ScorePair: typing_extensions.TypeAlias = ScorePair
+
+@typing.final
+class ScoreResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SCORES_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
+    TIMINGS_FIELD_NUMBER: builtins.int
+    model: builtins.str
+    """Name of the model that was used."""
+    id: builtins.str
+    @property
+    def scores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PairScore]:
+        """One per pair, in the order of the pairs."""
+
+    @property
+    def timings(self) -> Global___Timings: ...
+    def __init__(
+        self,
+        *,
+        scores: collections.abc.Iterable[Global___PairScore] | None = ...,
+        model: builtins.str = ...,
+        id: builtins.str = ...,
+        timings: Global___Timings | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["timings", b"timings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "model", b"model", "scores", b"scores", "timings", b"timings"]) -> None: ...
+
+Global___ScoreResponse: typing_extensions.TypeAlias = ScoreResponse
+
+@typing.final
+class PairScore(google.protobuf.message.Message):
+    """How probable the model finds a target, given its source."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LOG_PROB_FIELD_NUMBER: builtins.int
+    TOKENS_FIELD_NUMBER: builtins.int
+    SOURCE_TOKENS_FIELD_NUMBER: builtins.int
+    TARGET_TOKENS_FIELD_NUMBER: builtins.int
+    log_prob: builtins.float
+    """Sum over `tokens`. -Infinity for a target that the model cannot write: one with characters that its
+    vocabulary lacks, or any text where the source is blank. 0 for a blank pair.
+    """
+    source_tokens: builtins.int
+    """End of sentence not included."""
+    target_tokens: builtins.int
+    @property
+    def tokens(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TokenScore]:
+        """The tokens of the target, and last the end of sentence. Empty where log_prob needs no tokens: it
+        is 0 or -Infinity.
+        """
+
+    def __init__(
+        self,
+        *,
+        log_prob: builtins.float = ...,
+        tokens: collections.abc.Iterable[Global___TokenScore] | None = ...,
+        source_tokens: builtins.int = ...,
+        target_tokens: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["log_prob", b"log_prob", "source_tokens", b"source_tokens", "target_tokens", b"target_tokens", "tokens", b"tokens"]) -> None: ...
+
+Global___PairScore: typing_extensions.TypeAlias = PairScore
 
 @typing.final
 class ListModelsRequest(google.protobuf.message.Message):
@@ -357,6 +868,7 @@ class Model(google.protobuf.message.Message):
     REQUESTED_DEVICE_FIELD_NUMBER: builtins.int
     DEVICE_FIELD_NUMBER: builtins.int
     PRECISION_FIELD_NUMBER: builtins.int
+    ALIGNMENT_FIELD_NUMBER: builtins.int
     name: builtins.str
     version: builtins.str
     """Content hash of the bundle: equal versions give equal translations."""
@@ -365,6 +877,8 @@ class Model(google.protobuf.message.Message):
     device: builtins.str
     precision: builtins.str
     """"fp32", "int8", ..."""
+    alignment: builtins.bool
+    """Whether it can give alignments, which return_alignment and coverage_penalty need."""
     @property
     def language_pairs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LanguagePair]:
         """Supported directions."""
@@ -381,9 +895,10 @@ class Model(google.protobuf.message.Message):
         requested_device: builtins.str = ...,
         device: builtins.str = ...,
         precision: builtins.str = ...,
+        alignment: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["device", b"device", "language_pairs", b"language_pairs", "limits", b"limits", "name", b"name", "precision", b"precision", "requested_device", b"requested_device", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["alignment", b"alignment", "device", b"device", "language_pairs", b"language_pairs", "limits", b"limits", "name", b"name", "precision", b"precision", "requested_device", b"requested_device", "version", b"version"]) -> None: ...
 
 Global___Model: typing_extensions.TypeAlias = Model
 
@@ -416,13 +931,29 @@ class Limits(google.protobuf.message.Message):
     MAX_TARGET_TOKENS_FIELD_NUMBER: builtins.int
     MAX_MESSAGE_BYTES_FIELD_NUMBER: builtins.int
     MAX_QUEUED_TEXTS_FIELD_NUMBER: builtins.int
+    MAX_BEAM_SIZE_FIELD_NUMBER: builtins.int
+    MAX_NUM_HYPOTHESES_FIELD_NUMBER: builtins.int
+    MAX_RETURN_ALTERNATIVES_FIELD_NUMBER: builtins.int
+    MAX_SUPPRESSED_TEXTS_FIELD_NUMBER: builtins.int
+    MAX_STOP_SEQUENCES_FIELD_NUMBER: builtins.int
+    MAX_OPTION_CHARACTERS_FIELD_NUMBER: builtins.int
     max_texts: builtins.int
     max_source_tokens: builtins.int
     """Per text, end of sentence not included."""
     max_target_tokens: builtins.int
     max_message_bytes: builtins.int
     max_queued_texts: builtins.int
-    """Texts that may wait; a call that does not fit gets RESOURCE_EXHAUSTED."""
+    """Texts that may wait; a call that does not fit gets RESOURCE_EXHAUSTED. Each sample and each
+    alternative counts as one.
+    """
+    max_beam_size: builtins.int
+    max_num_hypotheses: builtins.int
+    """Samples of one text; without sampling the limit is beam_size."""
+    max_return_alternatives: builtins.int
+    max_suppressed_texts: builtins.int
+    max_stop_sequences: builtins.int
+    max_option_characters: builtins.int
+    """Of each suppressed text and each stop sequence."""
     def __init__(
         self,
         *,
@@ -431,7 +962,13 @@ class Limits(google.protobuf.message.Message):
         max_target_tokens: builtins.int = ...,
         max_message_bytes: builtins.int = ...,
         max_queued_texts: builtins.int = ...,
+        max_beam_size: builtins.int = ...,
+        max_num_hypotheses: builtins.int = ...,
+        max_return_alternatives: builtins.int = ...,
+        max_suppressed_texts: builtins.int = ...,
+        max_stop_sequences: builtins.int = ...,
+        max_option_characters: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["max_message_bytes", b"max_message_bytes", "max_queued_texts", b"max_queued_texts", "max_source_tokens", b"max_source_tokens", "max_target_tokens", b"max_target_tokens", "max_texts", b"max_texts"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_beam_size", b"max_beam_size", "max_message_bytes", b"max_message_bytes", "max_num_hypotheses", b"max_num_hypotheses", "max_option_characters", b"max_option_characters", "max_queued_texts", b"max_queued_texts", "max_return_alternatives", b"max_return_alternatives", "max_source_tokens", b"max_source_tokens", "max_stop_sequences", b"max_stop_sequences", "max_suppressed_texts", b"max_suppressed_texts", "max_target_tokens", b"max_target_tokens", "max_texts", b"max_texts"]) -> None: ...
 
 Global___Limits: typing_extensions.TypeAlias = Limits

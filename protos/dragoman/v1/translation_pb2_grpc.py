@@ -28,8 +28,12 @@ if _version_not_supported:
 class TranslationServiceStub(object):
     """Translation of texts with an encoder-decoder model.
 
-    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, RetryInfo says
-    when to try again after a RESOURCE_EXHAUSTED.
+    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
+    the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
+    after a RESOURCE_EXHAUSTED.
+
+    Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
+    of the server; without it each peer address is a caller.
     """
 
     def __init__(self, channel):
@@ -48,6 +52,11 @@ class TranslationServiceStub(object):
                 request_serializer=dragoman_dot_v1_dot_translation__pb2.StreamTranslateRequest.SerializeToString,
                 response_deserializer=dragoman_dot_v1_dot_translation__pb2.StreamTranslateResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/dragoman.v1.TranslationService/Score',
+                request_serializer=dragoman_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=dragoman_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/dragoman.v1.TranslationService/ListModels',
                 request_serializer=dragoman_dot_v1_dot_translation__pb2.ListModelsRequest.SerializeToString,
@@ -63,8 +72,12 @@ class TranslationServiceStub(object):
 class TranslationServiceServicer(object):
     """Translation of texts with an encoder-decoder model.
 
-    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, RetryInfo says
-    when to try again after a RESOURCE_EXHAUSTED.
+    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
+    the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
+    after a RESOURCE_EXHAUSTED.
+
+    Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
+    of the server; without it each peer address is a caller.
     """
 
     def Translate(self, request, context):
@@ -76,7 +89,15 @@ class TranslationServiceServicer(object):
 
     def StreamTranslate(self, request, context):
         """Translates one text and sends pieces of the translation as they are made. The concatenated
-        pieces equal the unary translation byte for byte. The last message has `end` set.
+        pieces equal the unary translation byte for byte. The last message has `end` set. A beam search
+        knows its best text only at the end, so with a beam_size above 1 the text comes in one piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Says how probable given translations are; results are one to one with the pairs and in their order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +130,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     request_deserializer=dragoman_dot_v1_dot_translation__pb2.StreamTranslateRequest.FromString,
                     response_serializer=dragoman_dot_v1_dot_translation__pb2.StreamTranslateResponse.SerializeToString,
             ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=dragoman_dot_v1_dot_translation__pb2.ScoreRequest.FromString,
+                    response_serializer=dragoman_dot_v1_dot_translation__pb2.ScoreResponse.SerializeToString,
+            ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
                     request_deserializer=dragoman_dot_v1_dot_translation__pb2.ListModelsRequest.FromString,
@@ -130,8 +156,12 @@ def add_TranslationServiceServicer_to_server(servicer, server):
 class TranslationService(object):
     """Translation of texts with an encoder-decoder model.
 
-    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, RetryInfo says
-    when to try again after a RESOURCE_EXHAUSTED.
+    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
+    the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
+    after a RESOURCE_EXHAUSTED.
+
+    Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
+    of the server; without it each peer address is a caller.
     """
 
     @staticmethod
@@ -178,6 +208,33 @@ class TranslationService(object):
             '/dragoman.v1.TranslationService/StreamTranslate',
             dragoman_dot_v1_dot_translation__pb2.StreamTranslateRequest.SerializeToString,
             dragoman_dot_v1_dot_translation__pb2.StreamTranslateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dragoman.v1.TranslationService/Score',
+            dragoman_dot_v1_dot_translation__pb2.ScoreRequest.SerializeToString,
+            dragoman_dot_v1_dot_translation__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

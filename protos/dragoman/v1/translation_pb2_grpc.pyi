@@ -57,6 +57,22 @@ _TranslationServiceStreamTranslateType = typing_extensions.TypeVar(
     ],
 )
 
+_TranslationServiceScoreType = typing_extensions.TypeVar(
+    '_TranslationServiceScoreType',
+    grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.translation_pb2.ScoreRequest,
+        dragoman.v1.translation_pb2.ScoreResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.translation_pb2.ScoreRequest,
+        dragoman.v1.translation_pb2.ScoreResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        dragoman.v1.translation_pb2.ScoreRequest,
+        dragoman.v1.translation_pb2.ScoreResponse,
+    ],
+)
+
 _TranslationServiceListModelsType = typing_extensions.TypeVar(
     '_TranslationServiceListModelsType',
     grpc.UnaryUnaryMultiCallable[
@@ -89,11 +105,15 @@ _TranslationServiceGetModelType = typing_extensions.TypeVar(
     ],
 )
 
-class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _TranslationServiceStreamTranslateType, _TranslationServiceListModelsType, _TranslationServiceGetModelType]):
+class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _TranslationServiceStreamTranslateType, _TranslationServiceScoreType, _TranslationServiceListModelsType, _TranslationServiceGetModelType]):
     """Translation of texts with an encoder-decoder model.
 
-    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, RetryInfo says
-    when to try again after a RESOURCE_EXHAUSTED.
+    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
+    the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
+    after a RESOURCE_EXHAUSTED.
+
+    Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
+    of the server; without it each peer address is a caller.
     """
 
     @typing.overload
@@ -105,6 +125,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _T
         grpc.UnaryStreamMultiCallable[
             dragoman.v1.translation_pb2.StreamTranslateRequest,
             dragoman.v1.translation_pb2.StreamTranslateResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            dragoman.v1.translation_pb2.ScoreRequest,
+            dragoman.v1.translation_pb2.ScoreResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             dragoman.v1.translation_pb2.ListModelsRequest,
@@ -127,6 +151,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _T
             dragoman.v1.translation_pb2.StreamTranslateResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            dragoman.v1.translation_pb2.ScoreRequest,
+            dragoman.v1.translation_pb2.ScoreResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             dragoman.v1.translation_pb2.ListModelsRequest,
             dragoman.v1.translation_pb2.ListModelsResponse,
         ],
@@ -141,8 +169,12 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _T
 
     StreamTranslate: _TranslationServiceStreamTranslateType
     """Translates one text and sends pieces of the translation as they are made. The concatenated
-    pieces equal the unary translation byte for byte. The last message has `end` set.
+    pieces equal the unary translation byte for byte. The last message has `end` set. A beam search
+    knows its best text only at the end, so with a beam_size above 1 the text comes in one piece.
     """
+
+    Score: _TranslationServiceScoreType
+    """Says how probable given translations are; results are one to one with the pairs and in their order."""
 
     ListModels: _TranslationServiceListModelsType
     """Lists the models this server has loaded."""
@@ -160,6 +192,10 @@ TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStu
         dragoman.v1.translation_pb2.StreamTranslateResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
+        dragoman.v1.translation_pb2.ScoreRequest,
+        dragoman.v1.translation_pb2.ScoreResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
         dragoman.v1.translation_pb2.ListModelsRequest,
         dragoman.v1.translation_pb2.ListModelsResponse,
     ],
@@ -172,8 +208,12 @@ TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStu
 class TranslationServiceServicer(metaclass=abc.ABCMeta):
     """Translation of texts with an encoder-decoder model.
 
-    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, RetryInfo says
-    when to try again after a RESOURCE_EXHAUSTED.
+    Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
+    the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
+    after a RESOURCE_EXHAUSTED.
+
+    Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
+    of the server; without it each peer address is a caller.
     """
 
     @abc.abstractmethod
@@ -191,8 +231,17 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[dragoman.v1.translation_pb2.StreamTranslateResponse], collections.abc.AsyncIterator[dragoman.v1.translation_pb2.StreamTranslateResponse]]:
         """Translates one text and sends pieces of the translation as they are made. The concatenated
-        pieces equal the unary translation byte for byte. The last message has `end` set.
+        pieces equal the unary translation byte for byte. The last message has `end` set. A beam search
+        knows its best text only at the end, so with a beam_size above 1 the text comes in one piece.
         """
+
+    @abc.abstractmethod
+    def Score(
+        self,
+        request: dragoman.v1.translation_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[dragoman.v1.translation_pb2.ScoreResponse, collections.abc.Awaitable[dragoman.v1.translation_pb2.ScoreResponse]]:
+        """Says how probable given translations are; results are one to one with the pairs and in their order."""
 
     @abc.abstractmethod
     def ListModels(

@@ -23,14 +23,13 @@ from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.export.errors import BundleError
 from dragoman.server.config import ServerConfig
-from dragoman.server.cpus import available_cpus
-from dragoman.server.engine import Engine, Event
+from dragoman.server.engine import Event
 from dragoman.server.errors import StartupError
 from dragoman.server.http import HttpServer
-from dragoman.server.kv_cache import CachePool
+from dragoman.server.loading import load_model
 from dragoman.server.metrics import Metrics
-from dragoman.server.runtime import OnnxRuntime
-from dragoman.server.service import CallLimits, Model, Phase, TranslationService
+from dragoman.server.replicas import Replicas
+from dragoman.server.service import CallLimits, Phase, TranslationService
 from dragoman.v1 import translation_pb2, translation_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -83,7 +82,7 @@ class Server:
             ]
         )
         self._http: HttpServer | None = None
-        self._engine: Engine | None = None
+        self._engine: Replicas | None = None
         self._stopping = False
         self.port = 0
 
@@ -105,9 +104,9 @@ class Server:
         def deliver(events: Sequence[Event]) -> None:
             loop.call_soon_threadsafe(_run_all, events)
 
-        engine, model = await loop.run_in_executor(None, self._load, deliver)
-        self._engine = engine
-        engine.start()
+        model = await loop.run_in_executor(None, load_model, self._config, self._manifest, self.metrics, deliver)
+        self._engine = model.engine
+        self._engine.start()
         self.service.serve(model)
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         logger.info("ready after=%.2fs", time.monotonic() - started)
@@ -161,47 +160,6 @@ class Server:
         self._http.start()
         await self._grpc.start()
 
-    def _load(self, deliver: object) -> tuple[Engine, Model]:
-        """Load sessions and tokenizer, allocate the pool, run each graph once."""
-        config, manifest = self._config, self._manifest
-        folder = Path(config.model)
-        threads = config.threads or available_cpus()
-        try:
-            tokenizer = bundle.load_tokenizer(folder, manifest)
-            runtime = OnnxRuntime(
-                folder, manifest, device=config.device, threads=threads, encode_tokens=config.encode_tokens
-            )
-            bundle.require_unchanged(folder, manifest)
-            pool = CachePool(config.max_rows, manifest.shape, manifest.limits)
-        except BundleError as error:
-            raise StartupError(str(error)) from error
-        except MemoryError as error:
-            raise StartupError(
-                f"no memory for the caches of {config.max_rows} texts and for encoding {config.encode_tokens} tokens: "
-                f"{error}; lower --max-rows or --encode-tokens"
-            ) from error
-        warm_up(runtime, pool, manifest)
-        self.metrics.describe_model(
-            version=manifest.version,
-            precision=manifest.precision,
-            device=runtime.device,
-            requested_device=config.device,
-        )
-        logger.info(
-            "loaded model=%s version=%s precision=%s device=%s threads=%d slots=%d cache_bytes=%d",
-            manifest.name, manifest.version, manifest.precision, runtime.device, threads, pool.rows, pool.nbytes,
-        )  # fmt: skip
-        engine = Engine(
-            runtime,
-            pool,
-            manifest.special,
-            self.metrics,
-            encode_tokens=config.encode_tokens,
-            max_queued=config.max_queued_texts,
-            deliver=deliver,  # type: ignore[arg-type]  # run_in_executor loses the type
-        )
-        return engine, Model(manifest, tokenizer, engine, runtime.device, config.device)
-
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in _HEALTH_NAMES:
             await self._health.set(name, status)
@@ -211,16 +169,6 @@ class Server:
 
     def _ready(self) -> bool:
         return self.service.phase is Phase.SERVING and not self._stopping and self._live()
-
-
-def warm_up(runtime: OnnxRuntime, pool: CachePool, manifest: Manifest) -> None:
-    """Run each graph once, so that the first caller does not pay for lazy initialisation."""
-    source = [manifest.special.eos]
-    cross = runtime.encode([source])
-    pool.admit(cross, [len(source)], [1], manifest.special.start)
-    pool.reserve()
-    runtime.step(pool)
-    pool.release(0)
 
 
 def check_one_runtime() -> None:

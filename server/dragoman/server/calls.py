@@ -3,112 +3,147 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dragoman.model.tokenizers import Tokenizer
 from dragoman.server.errors import CallError, DeadlineExceeded, EngineFault, NotServing
-from dragoman.server.request import Row, RowStatus, Times
-from dragoman.server.validate import Source
+from dragoman.server.request import Request, RequestStatus
+from dragoman.server.writing import Writer
 from dragoman.v1 import translation_pb2 as pb
 
-_REASONS = {
-    RowStatus.EOS: pb.FINISH_REASON_EOS,
-    RowStatus.LENGTH: pb.FINISH_REASON_LENGTH,
-}
+Stop = Callable[[Sequence[Request]], None]
 
 
 class Gather:
-    """Waits until all rows of a call have ended."""
+    """Waits until requests have ended, whatever their listeners."""
 
     wants_tokens = False
 
-    def __init__(self, rows: int) -> None:
-        """Expect so many rows."""
-        self._open = rows
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not rows:
-            self._done.set_result(None)
+    def __init__(self, requests: int = 0) -> None:
+        """Expect so many ends, and those that `expect` adds."""
+        self._open = requests
+        self._done = asyncio.Event()
+
+    def expect(self, requests: int) -> None:
+        """Expect so many more."""
+        self._open += requests
 
     def token(self, token: int) -> None:  # the protocol's signature
         """Do nothing; a unary call needs the end only."""
 
-    def ended(self, row: Row) -> None:  # noqa: ARG002  # the rows are read when all have ended
+    def ended(self, request: Request) -> None:  # noqa: ARG002  # the requests are read when all have ended
         """Count."""
         self._open -= 1
-        if not self._open and not self._done.done():
-            self._done.set_result(None)
+        if not self._open:
+            self._done.set()
 
     async def wait(self) -> None:
-        """Return when every row has ended."""
-        await self._done
+        """Return when every request has ended."""
+        if self._open:
+            await self._done.wait()
 
 
-class Pieces:
-    """Turns one row's tokens into pieces of text as they come."""
+class _Stopping:
+    """Asks the engine once to stop a request whose text has met a stop sequence."""
 
     wants_tokens = True
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Start a new text."""
-        self._detokenizer = tokenizer.detokenizer()
-        self._queue: asyncio.Queue[str | Row] = asyncio.Queue()
+    def __init__(self, request: Request, writer: Writer, stop: Stop) -> None:
+        self._request = request
+        self._writer = writer
+        self._stop = stop
+        self._asked = False
+
+    def _write(self, token: int) -> str:
+        piece = self._writer.push(token)
+        if self._writer.stopped and not self._asked:
+            self._asked = True
+            self._stop((self._request,))
+        return piece
+
+
+class Watch(_Stopping):
+    """Stops a request of a unary call at its first stop sequence."""
+
+    def __init__(self, request: Request, writer: Writer, stop: Stop, gather: Gather) -> None:
+        """Watch one request.
+
+        Args:
+            request: Whose listener this becomes.
+            writer: Of its text; it may have written a prefix and first tokens already.
+            stop: The engine's.
+            gather: Told of the end.
+        """
+        super().__init__(request, writer, stop)
+        self._gather = gather
 
     def token(self, token: int) -> None:
-        """Queue what the token completes."""
-        piece = self._detokenizer.push(token)
+        """Look for a stop sequence."""
+        self._write(token)
+
+    def ended(self, request: Request) -> None:
+        """Pass it on."""
+        self._gather.ended(request)
+
+
+class Pieces(_Stopping):
+    """Turns one request's tokens into pieces of text as they come.
+
+    A beam search tells its tokens at the end; they are then written all at once.
+    """
+
+    def __init__(self, request: Request, writer: Writer, stop: Stop) -> None:
+        """Stream one request; arguments as for `Watch`."""
+        super().__init__(request, writer, stop)
+        self._pushed = 0
+        self._queue: asyncio.Queue[str | Request] = asyncio.Queue()
+
+    def token(self, token: int) -> None:
+        """Queue what the token makes certain."""
+        self._pushed += 1
+        self._put(self._write(token))
+
+    def ended(self, request: Request) -> None:
+        """Queue what is left, then the request."""
+        if has_result(request):
+            rest = [self._writer.push(token) for token in request.output[self._pushed :]]
+            self._put("".join(rest) + self._writer.finish())
+        self._queue.put_nowait(request)
+
+    async def next(self) -> str | Request:
+        """Return the next piece, or the request when it has ended."""
+        return await self._queue.get()
+
+    def _put(self, piece: str) -> None:
         if piece:
             self._queue.put_nowait(piece)
 
-    def ended(self, row: Row) -> None:
-        """Queue what is left, then the row."""
-        rest = self._detokenizer.finish()
-        if rest:
-            self._queue.put_nowait(rest)
-        self._queue.put_nowait(row)
 
-    async def next(self) -> str | Row:
-        """Return the next piece, or the row when it has ended."""
-        return await self._queue.get()
+def has_result(request: Request) -> bool:
+    """Whether a final request ended with a text."""
+    return request.status in (RequestStatus.EOS, RequestStatus.LENGTH, RequestStatus.STOPPED)
 
 
-def raise_for(rows: Sequence[Row]) -> None:
-    """Raise the error of the first row without a result."""
-    for row in rows:
-        error = _error(row)
+def raise_for(requests: Sequence[Request]) -> None:
+    """Raise the error of the first request without a result."""
+    for request in requests:
+        error = _error(request)
         if error is not None:
             raise error
 
 
-def _error(row: Row) -> CallError | None:
-    if row.status is RowStatus.FAILED:
-        return EngineFault(row.correlation_id)
-    if row.status is RowStatus.DEADLINE:
+def _error(request: Request) -> CallError | None:
+    if request.status is RequestStatus.FAILED:
+        return EngineFault(request.correlation_id)
+    if request.status is RequestStatus.DEADLINE:
         return DeadlineExceeded("the deadline passed before the translation was finished; allow more time or send less")
-    if row.status is RowStatus.CANCELLED:
+    if request.status is RequestStatus.CANCELLED:
         return NotServing("the server stopped before the translation was finished; send the call again")
     return None
 
 
-def finish_reason(row: Row) -> pb.FinishReason.ValueType:
-    """Return why a row that has a result ended."""
-    return _REASONS[row.status]
-
-
-def translation(source: Source, row: Row | None, tokenizer: Tokenizer) -> pb.Translation:
-    """Return the result of a text; `row` is None for a blank one."""
-    if row is None:
-        return pb.Translation(finish_reason=pb.FINISH_REASON_EOS)
-    return pb.Translation(
-        text=tokenizer.decode(row.output),
-        finish_reason=finish_reason(row),
-        source_tokens=source.tokens,
-        target_tokens=len(row.output),
-    )
-
-
-def timings(started: float, tokenized: float, ended: float, rows: Sequence[Row]) -> pb.Timings:
+def timings(started: float, tokenized: float, ended: float, requests: Sequence[Request]) -> pb.Timings:
     """Return where the time of a call went; all arguments are monotonic seconds."""
-    times = [row.times for row in rows]
+    times = [request.times for request in requests]
     return pb.Timings(
         total_ns=_ns(ended - started),
         tokenize_ns=_ns(tokenized - started),
@@ -117,11 +152,6 @@ def timings(started: float, tokenized: float, ended: float, rows: Sequence[Row])
         decode_ns=max((_between(t.encode_end, t.ended) for t in times), default=0),
         first_token_ns=max((_between(started, t.first_token) for t in times), default=0),
     )
-
-
-def new_row(source: Source, listener: Gather | Pieces, now: float, deadline: float | None) -> Row:
-    """Return a row ready to be submitted."""
-    return Row(source.ids, source.max_new_tokens, listener, Times(submitted=now), deadline, source.first_target)
 
 
 def _between(start: float | None, end: float | None) -> int:

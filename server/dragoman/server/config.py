@@ -10,12 +10,14 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dragoman.server.device import parse_device
 from dragoman.server.errors import StartupError
 
 ENVIRONMENT_PREFIX = "DRAGOMAN_"
 _LAST_PORT = 65535
 _MOST_THREADS = 256  # each is created at start, twice; far more than that takes the machine down
 _LARGEST = 2**31 - 1  # gRPC's options are 32 bits wide
+_BYTES = ("cache_bytes", "gpu_mem_limit")  # of a machine's memory, which may be larger
 DEFAULT_BUNDLE = Path(__file__).parent / "models" / "en-de"
 
 
@@ -34,10 +36,27 @@ class ServerConfig:
     host: str = _option("127.0.0.1", "address of both ports; 0.0.0.0 in a container")
     grpc_port: int = _option(50051, "gRPC port; 0 takes a free one")
     http_port: int = _option(8080, "port of /metrics, /livez and /readyz; 0 takes a free one")
-    device: str = _option("auto", "where to compute", ("auto", "cpu"))
-    threads: int = _option(0, "threads of an operator; 0 means as many as the container may use CPUs")
+    device: str = _option(
+        "auto",
+        "where to compute: auto, cpu, cuda, or cuda:N for GPU number N; auto takes a GPU if there is one and the "
+        "bundle is meant for it, else the CPU; what is named is used, or the server does not start",
+    )
+    gpu_mem_limit: int = _option(
+        0, "bytes of the GPU that each of the two graphs may take, besides the slot pool; 0 means any number"
+    )
+    threads: int = _option(0, "threads of each engine; 0 shares the CPUs that the container may use among the engines")
+    replicas: int = _option(
+        0,
+        "engines, each with its own sessions, threads and share of the slots; more of them with fewer threads give "
+        "throughput, fewer give latency; 0 means one per four CPUs",
+    )
     max_rows: int = _option(
-        64, "texts that decode together; raise it for throughput if memory allows, lower it for latency"
+        64,
+        "rows that decode together in all engines, one per text or one per beam; raise it for throughput if memory "
+        "allows, lower it for latency",
+    )
+    cache_bytes: int = _option(
+        0, "memory of the slot pool; 0 means what max_rows of the longest texts take, at most a quarter of the memory"
     )
     encode_tokens: int = _option(
         2048, "padded source tokens of an encode batch; lower it if long sources make running translations stutter"
@@ -60,7 +79,7 @@ class ServerConfig:
         """
         at_least = {
             1: ("max_rows", "encode_tokens", "max_texts", "max_queued_texts", "max_message_bytes"),
-            0: ("threads", "drain_delay_s", "drain_timeout_s"),
+            0: ("threads", "replicas", "cache_bytes", "gpu_mem_limit", "drain_delay_s", "drain_timeout_s"),
         }
         problems = [
             f"{name} is {getattr(self, name)}; it must be at least {least}"
@@ -71,10 +90,12 @@ class ServerConfig:
         problems += [
             f"{option.name} is {getattr(self, option.name)}; it must be at most {_LARGEST}"
             for option in fields(self)
-            if option.type == "int" and getattr(self, option.name) > _LARGEST
+            if option.type == "int" and option.name not in _BYTES and getattr(self, option.name) > _LARGEST
         ]
         if self.threads > _MOST_THREADS:
             problems.append(f"threads is {self.threads}; it must be at most {_MOST_THREADS}, and 0 fits the container")
+        if self.replicas > self.max_rows:
+            problems.append(f"replicas is {self.replicas} but max_rows only {self.max_rows}; each engine needs a slot")
         problems += [
             f"{name} is {getattr(self, name)}; it must be a finite number"
             for name in ("drain_delay_s", "drain_timeout_s")
@@ -90,6 +111,10 @@ class ServerConfig:
             for option in fields(self)
             if option.metadata["choices"] and getattr(self, option.name) not in option.metadata["choices"]
         ]
+        try:
+            parse_device(self.device)
+        except ValueError as error:
+            problems.append(str(error))
         if self.max_texts > self.max_queued_texts:
             problems.append(
                 f"max_texts is {self.max_texts} but max_queued_texts only {self.max_queued_texts}; "

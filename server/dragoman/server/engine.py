@@ -1,50 +1,48 @@
-"""The loop: plan, encode, step, commit. Rows of any age share a decode step.
+"""The loop: plan, encode, step, commit. Rows of any age and any kind of search share a decode step.
 
 The engine runs on a thread of its own; ONNX Runtime releases the interpreter lock while it computes.
-It knows nothing of gRPC, texts or tokenizers. A failing encode or step ends the rows it worked on and
+It knows nothing of gRPC, texts or tokenizers. A failing encode or step ends the requests it worked on and
 nothing else.
 """
 
 from __future__ import annotations
 
 import logging
-import math
+import sys
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from dragoman.model.vocab import SpecialIds
-from dragoman.server import scheduler, search
 from dragoman.server.errors import NotServing, QueueFull
 from dragoman.server.kv_cache import CachePool
-from dragoman.server.metrics import Metrics
-from dragoman.server.request import Row, RowStatus
+from dragoman.server.metrics import Load, Metrics
+from dragoman.server.request import Request, RequestStatus
 from dragoman.server.runtime import Runtime
-from dragoman.server.scheduler import StepPlan
+from dragoman.server.scheduler import Scheduler, StepPlan
+from dragoman.server.search import Decision, Search
 
 logger = logging.getLogger(__name__)
 
 Event = Callable[[], None]
-# How long an idle engine sleeps at most; a submitted or cancelled row wakes it at once.
+# How long an idle engine sleeps at most; a submitted or cancelled request wakes it at once.
 _IDLE_WAIT_S = 1.0
-# Rows at the head of the queue that every iteration looks at; the rest only when one of them may have to go.
-_WINDOW = 256
 _SHORTEST_RETRY_S, _LONGEST_RETRY_S = 0.1, 30.0
 
 
 class Engine:
-    """Owns the queue, the slot pool and the thread that works on them."""
+    """Owns the queue, the slots and the thread that works on them."""
 
     def __init__(
         self,
         runtime: Runtime,
         pool: CachePool,
+        search: Search,
+        scheduler: Scheduler,
         special: SpecialIds,
         metrics: Metrics,
         *,
-        encode_tokens: int,
         max_queued: int,
         deliver: Callable[[Sequence[Event]], None],
         clock: Callable[[], float] = time.monotonic,
@@ -53,34 +51,31 @@ class Engine:
 
         Args:
             runtime: Computes.
-            pool: Slots for the live rows.
+            pool: States and caches of the live rows.
+            search: Hypotheses of the live rows.
+            scheduler: Has the queue and decides who is next.
             special: Token ids with a meaning.
             metrics: Gets everything measured.
-            encode_tokens: Token budget of an encode batch.
-            max_queued: Most rows that may wait.
+            max_queued: Most requests that may wait.
             deliver: Runs the events of one iteration, in order, on the listeners' thread.
             clock: Monotonic seconds.
         """
         self._runtime = runtime
         self._pool = pool
+        self._search = search
+        self._scheduler = scheduler
         self._special = special
         self._metrics = metrics
-        self._encode_tokens = encode_tokens
         self._max_queued = max_queued
         self._deliver = deliver
         self._clock = clock
-        self._rows: list[Row] = []  # by slot
-        self._waiting: deque[Row] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._planned: list[Row] = []  # taken from the queue by the plan that is carried out
-        self._sweep_at = math.inf  # when a waiting row may have to be dropped
+        self._plan = StepPlan([], [])  # what is carried out
         self._pool_in_doubt = False  # work on the pool has begun and not ended
         self._events: list[Event] = []
-        self._row_seconds = 0.1  # moving average of a row's time from encoder to end
+        self._row_seconds = 0.1  # moving average of a text's time from encoder to end
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        metrics.slots.set(pool.rows)
-        metrics.cache_bytes.set(pool.nbytes)
 
     def start(self) -> None:
         """Start the thread."""
@@ -91,38 +86,85 @@ class Engine:
         """Whether the thread is running."""
         return self._thread.is_alive()
 
-    def submit(self, rows: Sequence[Row]) -> None:
-        """Queue rows, all or none. Callable from any thread.
+    @property
+    def device(self) -> str:
+        """What it computes on."""
+        return self._runtime.device
+
+    @property
+    def load(self) -> Load:
+        """How busy it is. Callable from any thread; the numbers may be of two iterations."""
+        return Load(
+            running=len(self._search.requests),
+            waiting=len(self._scheduler),
+            slots=self._pool.rows,
+            slots_used=self._pool.live,
+            cache_bytes=self._pool.nbytes,
+        )
+
+    @property
+    def most_rows(self) -> int:
+        """Slots of the pool: the most beams that a text can have."""
+        return self._pool.rows
+
+    @property
+    def can_align(self) -> bool:
+        """Whether the model can tell which source word a target word translates."""
+        return self._runtime.can_align
+
+    def fits(self, width: int, source_tokens: int, target_tokens: int) -> bool:
+        """Whether a request of `width` slots could run if it were alone."""
+        return self._pool.fits(width, source_tokens, target_tokens)
+
+    @property
+    def waiting_rows(self) -> int:
+        """Slots that the queued requests will need."""
+        return self._scheduler.waiting_rows
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds until the present queue is gone, estimated from the time that texts took lately."""
+        estimate = self._row_seconds * self._scheduler.waiting_rows / self._pool.rows
+        return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, estimate))
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests, all or none; each has to fit. Callable from any thread.
 
         Raises:
-            QueueFull: They do not fit; nothing was queued.
+            QueueFull: The queue is full; nothing was queued.
             NotServing: The engine is closing.
         """
         with self._wake:
             if self._closing:
                 raise NotServing("the server is shutting down; send the call to another one")
-            queued = len(self._waiting)
-            if queued + len(rows) > self._max_queued:
+            queued = len(self._scheduler)
+            if queued + len(requests) > self._max_queued:
                 raise QueueFull(
-                    f"{queued} texts are waiting and the limit is {self._max_queued}, so {len(rows)} more do not fit; "
-                    "try again later or send fewer texts per call",
-                    self._retry_after(queued),
+                    f"{queued} texts are waiting and the limit is {self._max_queued}, so {len(requests)} more do not "
+                    "fit; try again later or send fewer texts per call",
+                    self.retry_after,
                 )
-            self._waiting.extend(rows)
-            self._sweep_at = min((self._sweep_at, *(row.deadline for row in rows if row.deadline is not None)))
-            self._metrics.waiting.set(len(self._waiting))
+            self._scheduler.add(requests)
             self._wake.notify()
 
-    def cancel(self, rows: Iterable[Row]) -> None:
-        """Tell the engine that nobody waits for these rows any more. Callable from any thread."""
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """Tell the engine that nobody waits for these requests any more. Callable from any thread."""
         with self._wake:
-            for row in rows:
-                row.cancelled = True
-            self._sweep_at = -math.inf
+            for request in requests:
+                request.cancelled = True
+            self._scheduler.touch()
+            self._wake.notify()
+
+    def stop(self, requests: Iterable[Request]) -> None:
+        """Tell the engine that these have enough tokens: what there is is the result. Callable from any thread."""
+        with self._wake:
+            for request in requests:
+                request.stopped = True
+            self._scheduler.touch()
             self._wake.notify()
 
     def close(self) -> None:
-        """Finish every row that was accepted, then end the thread."""
+        """Finish every request that was accepted, then end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -137,168 +179,146 @@ class Engine:
             # liveness fails from now on.
             self._give_up()
 
-    def _give_up(self) -> None:
-        with self._wake:
-            self._closing = True
-            rows = [*self._rows, *self._planned, *self._waiting]
-            self._rows.clear()
-            self._waiting.clear()
-        left = {id(row): row for row in rows if not row.status.final}
-        self._fail(list(left.values()), "the engine stopped", exc_info=True)
-        self._publish()
-
     def iterate(self) -> None:
         """Do one iteration; public so that tests can drive the engine without its thread."""
-        plan = self._plan()
+        with self._wake:
+            self._plan = plan = self._scheduler.plan(self._search.requests, self._pool, self._clock())
         self._drop(plan.drop)
         if plan.encode:
             self._guarded(self._encode, plan.encode)
-        if self._rows:
-            self._guarded(self._step, list(self._rows))
+        if self._search.live:
+            self._guarded(self._step, self._search.requests)
         self._publish()
 
     def _wait_for_work(self) -> bool:
         with self._wake:
-            while not self._waiting and not self._rows:
+            while not len(self._scheduler) and not self._search.live:
                 if self._closing:
                     return False
                 self._wake.wait(_IDLE_WAIT_S)
         return True
 
-    def _plan(self) -> StepPlan:
-        with self._wake:
-            now = self._clock()
-            sweep = now >= self._sweep_at
-            window = len(self._waiting) if sweep else min(_WINDOW, len(self._waiting))
-            looked_at = [self._waiting.popleft() for _ in range(window)]
-            plan = scheduler.plan(
-                looked_at, self._rows, free_slots=self._pool.free, encode_tokens=self._encode_tokens, now=now
-            )
-            self._planned = [*plan.encode, *(row for row, _ in plan.drop)]
-            gone = {id(row) for row in self._planned}
-            self._waiting.extendleft(row for row in reversed(looked_at) if id(row) not in gone)
-            if sweep:
-                deadlines = (row.deadline for row in self._waiting if row.deadline is not None)
-                self._sweep_at = min(deadlines, default=math.inf)
-        return plan
-
-    def _drop(self, rows: Sequence[tuple[Row, RowStatus]]) -> None:
-        for row, status in rows:
-            if row.status is RowStatus.RUNNING:
-                self._leave(row)
-            self._end(row, status)
-        if rows:
+    def _drop(self, requests: Sequence[tuple[Request, RequestStatus]]) -> None:
+        for request, status in requests:
+            if request.status is RequestStatus.RUNNING:
+                if status is RequestStatus.STOPPED:
+                    self._search.conclude(request)
+                self._leave(request)
+            self._end(request, status)
+        if requests:
             self._pool.tighten()
 
-    def _encode(self, rows: Sequence[Row]) -> None:
+    def _encode(self, requests: Sequence[Request]) -> None:
         start = self._clock()
-        for row in rows:
-            row.times.encode_start = start
-            self._metrics.queue_duration.observe(start - row.times.submitted)
-        cross = self._runtime.encode([row.source for row in rows])
-        lengths = [len(row.source) for row in rows]
+        for request in requests:
+            request.times.encode_start = start
+            self._metrics.queue_duration.observe(start - request.times.submitted)
+        cross = self._runtime.encode([request.source for request in requests])
+        lengths = [len(request.source) for request in requests]
         self._pool_in_doubt = True
-        limits = [row.max_new_tokens + len(row.first_target) for row in rows]
-        self._pool.admit(cross, lengths, limits, self._special.start)
+        self._pool.admit(cross, lengths, [request.width for request in requests], self._special.start)
+        self._search.admit(requests)
         end = self._clock()
-        for row in rows:
-            row.times.encode_end = end
-            row.status = RowStatus.RUNNING
-            self._rows.append(row)
-            self._metrics.source_tokens.observe(len(row.source))
+        for request, length in zip(requests, lengths, strict=True):
+            request.times.encode_end = end
+            request.status = RequestStatus.RUNNING
+            self._metrics.source_tokens.observe(length)
         self._metrics.source_tokens_total.inc(sum(lengths))
         self._metrics.encode_duration.observe(end - start)
-        self._metrics.encode_rows.observe(len(rows))
+        self._metrics.encode_rows.observe(len(requests))
         self._pool_in_doubt = False
 
-    def _step(self, rows: Sequence[Row]) -> None:
+    def _step(self, _requests: Sequence[Request]) -> None:
         start = self._clock()
         self._pool_in_doubt = True
         self._pool.reserve()
-        next_ids = self._runtime.step(self._pool)
-        live = len(rows)
-        forced = search.forced([row.first_target for row in rows], self._pool.cache_lengths[:live])
-        generated = self._pool.cache_lengths[:live] + 1
-        verdict = search.greedy(next_ids, generated, self._pool.max_new_tokens[:live], self._special, forced)
-        self._pool.append(verdict.tokens)
+        decision = self._search.decide(self._runtime.step(self._pool, self._search.wanted()))
+        self._pool.append(decision.tokens)
+        if decision.parents is not None:
+            self._pool.reorder(decision.parents)
         now = self._clock()
         self._metrics.step_duration.observe(now - start)
-        self._metrics.step_rows.observe(live)
-        self._commit(rows, verdict, now)
+        self._metrics.step_rows.observe(self._pool.live)
+        self._commit(decision, now)
         self._pool_in_doubt = False
 
-    def _commit(self, rows: Sequence[Row], verdict: search.Verdict, now: float) -> None:
-        """Hand out the step's tokens and let finished rows leave."""
-        generated = 0
-        outcome = zip(rows, verdict.tokens.tolist(), verdict.is_text.tolist(), strict=True)
-        for row, token, is_text in outcome:
-            if row.times.first_token is None:
-                row.times.first_token = now
-                self._metrics.time_to_first_token.observe(now - row.times.submitted)
-            if is_text:
-                row.output.append(token)
-                generated += 1
-                if row.listener.wants_tokens:
-                    self._events.append(lambda row=row, token=token: row.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
-        self._metrics.target_tokens_total.inc(generated)
-        for slot in reversed(verdict.ended.nonzero()[0].tolist()):  # from the back: slots ahead stay valid
-            row = rows[slot]
-            if verdict.faulty[slot]:
-                self._pool.erase(slot)
-                self._leave(row)
-                self._fail([row], f"the graph chose token {verdict.tokens[slot]}, as it does for logits that are NaN")
+    def _commit(self, decision: Decision, now: float) -> None:
+        """Hand out the step's tokens and let finished requests leave."""
+        for request in decision.first:
+            request.times.first_token = now
+            self._metrics.time_to_first_token.observe(now - request.times.submitted)
+        for request, token in decision.emitted:
+            if request.listener.wants_tokens:
+                self._events.append(lambda request=request, token=token: request.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
+        self._metrics.target_tokens_total.inc(len(decision.emitted))
+        for request, status in decision.ended:
+            if status is RequestStatus.FAILED:
+                for slot in self._search.slots_of(request):
+                    self._pool.erase(slot)
+                self._leave(request)
+                self._metrics.not_finite.inc()
+                self._fail([request], "the graph returned what is no number, or chose a token that it masks")
                 continue
-            self._leave(row)
-            self._metrics.target_tokens.observe(len(row.output))
-            self._row_seconds += 0.05 * (now - (row.times.encode_start or now) - self._row_seconds)
-            self._end(row, RowStatus.EOS if verdict.eos[slot] else RowStatus.LENGTH)
-        if verdict.ended.any():
+            self._leave(request)
+            self._metrics.target_tokens.observe(len(request.output))
+            if request.width > 1:  # of beams, only the best one is a text
+                self._metrics.target_tokens_total.inc(len(request.output))
+            self._row_seconds += 0.05 * (now - (request.times.encode_start or now) - self._row_seconds)
+            self._end(request, status)
+        if decision.ended:
             self._pool.tighten()
 
-    def _leave(self, row: Row) -> None:
-        """Take a row out of its slot; the last row moves into the gap."""
-        slot = self._rows.index(row)
-        last = self._pool.release(slot)
-        self._rows[slot] = self._rows[last]
-        self._rows.pop()
+    def _leave(self, request: Request) -> None:
+        """Take a request out of its slots; the last rows move into the gaps."""
+        for slot in sorted(self._search.slots_of(request), reverse=True):
+            if self._pool.release(slot) != self._search.release(slot):
+                raise AssertionError(f"pool and search disagree about the row that moves into slot {slot}")
 
-    def _end(self, row: Row, status: RowStatus) -> None:
-        row.status = status
-        row.times.ended = self._clock()
-        self._metrics.row_ended(status.value)
-        self._events.append(lambda: row.listener.ended(row))
+    def _end(self, request: Request, status: RequestStatus) -> None:
+        request.status = status
+        request.times.ended = self._clock()
+        self._metrics.request_left(status.value)
+        self._events.append(lambda: request.listener.ended(request))
 
-    def _guarded(self, work: Callable[[Sequence[Row]], None], rows: Sequence[Row]) -> None:
-        """Run `work`; if it fails, its rows fail and the engine goes on."""
+    def _guarded(self, work: Callable[[Sequence[Request]], None], requests: Sequence[Request]) -> None:
+        """Run `work`; if it fails, its requests fail and the engine goes on."""
+        requests = list(requests)
         try:
-            work(rows)
+            work(requests)
         except Exception:
-            failed = [row for row in rows if not row.status.final]
+            failed = [request for request in requests if not request.status.final]
             if self._pool_in_doubt:
                 # Whoever has a slot fails with them: their caches cannot be trusted.
-                failed += [row for row in self._rows if row not in failed and not row.status.final]
+                failed += [request for request in self._search.requests if request not in failed]
                 self._pool.clear()
-                self._rows.clear()
+                self._search.clear()
                 self._pool_in_doubt = False
-            self._fail(failed, "encode or decode step failed", exc_info=True)
+            self._fail([request for request in failed if not request.status.final], "encode or decode step failed")
 
-    def _fail(self, rows: Sequence[Row], reason: str, *, exc_info: bool = False) -> None:
-        """End rows with an id that the log explains."""
+    def _fail(self, requests: Sequence[Request], reason: str) -> None:
+        """End requests with an id that the log explains; inside an `except`, the log has the traceback."""
         correlation_id = uuid.uuid4().hex[:12]
-        logger.error("%s correlation_id=%s rows=%d", reason, correlation_id, len(rows), exc_info=exc_info)
+        logger.error("%s correlation_id=%s texts=%d", reason, correlation_id, len(requests), exc_info=_in_flight())
         self._metrics.engine_failures.inc()
-        for row in rows:
-            row.correlation_id = correlation_id
-            self._end(row, RowStatus.FAILED)
+        for request in requests:
+            request.correlation_id = correlation_id
+            request.hypotheses = []
+            self._end(request, RequestStatus.FAILED)
+
+    def _give_up(self) -> None:
+        with self._wake:
+            self._closing = True
+            left = [*self._search.requests, *self._plan.encode, *(request for request, _ in self._plan.drop)]
+            left += self._scheduler.drain()
+        self._fail([r for r in dict.fromkeys(left) if not r.status.final], "the engine stopped")
+        self._publish()
 
     def _publish(self) -> None:
-        self._metrics.running.set(len(self._rows))
-        self._metrics.waiting.set(len(self._waiting))
         events, self._events = self._events, []
         if events:
             self._deliver(events)
 
-    def _retry_after(self, queued: int) -> float:
-        """Estimate when the present queue is gone, from the time rows took lately."""
-        estimate = self._row_seconds * queued / self._pool.rows
-        return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, estimate))
+
+def _in_flight() -> bool:
+    """Whether an exception is being handled."""
+    return sys.exc_info()[0] is not None

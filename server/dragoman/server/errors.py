@@ -4,8 +4,10 @@ ServerError
 ├── StartupError         the server cannot start; for the operator, never sent to a caller
 └── CallError            ends one call
     ├── InvalidArgument  a field is wrong; names it         INVALID_ARGUMENT + BadRequest
+    ├── Unsupported      the model cannot give that         FAILED_PRECONDITION + PreconditionFailure
     ├── ModelNotFound    no such model is loaded            NOT_FOUND
     ├── QueueFull        try again later                    RESOURCE_EXHAUSTED + RetryInfo
+    ├── AnswerTooLarge   more than a message may have       RESOURCE_EXHAUSTED
     ├── NotServing       loading or draining                UNAVAILABLE
     ├── DeadlineExceeded the caller's time is up            DEADLINE_EXCEEDED
     └── EngineFault      our fault; names a log entry       INTERNAL
@@ -55,6 +57,25 @@ class InvalidArgument(CallError):
         return [error_details_pb2.BadRequest(field_violations=[violation])]
 
 
+class Unsupported(CallError):
+    """The request is right, but the loaded model cannot give what it asks for."""
+
+    code = grpc.StatusCode.FAILED_PRECONDITION
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Name the field that asks for it, and what is missing."""
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+    def details(self) -> list[Message]:
+        """Return the violation."""
+        violation = error_details_pb2.PreconditionFailure.Violation(
+            type="MODEL", subject=self.field, description=self.problem
+        )
+        return [error_details_pb2.PreconditionFailure(violations=[violation])]
+
+
 class ModelNotFound(CallError):
     """No such model is loaded."""
 
@@ -76,6 +97,19 @@ class QueueFull(CallError):
         delay = duration_pb2.Duration()
         delay.FromNanoseconds(int(self.retry_after_s * 1e9))
         return [error_details_pb2.RetryInfo(retry_delay=delay)]
+
+
+class AnswerTooLarge(CallError):
+    """There is an answer, but no message may be so large."""
+
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, num_bytes: int, limit: int) -> None:
+        """Say how large it is. The words are those of gRPC, by which clients tell this from an overload."""
+        super().__init__(
+            f"the answer is larger than max_message_bytes ({num_bytes} vs. {limit}); send fewer texts per call, or ask "
+            "for fewer hypotheses, token scores or alignments"
+        )
 
 
 class NotServing(CallError):

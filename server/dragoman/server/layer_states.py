@@ -2,17 +2,21 @@
 
 `CachePool` and the runtime work on any `LayerStates`. Self-attention has caches, which grow with the
 text and are written in place (`kv_cache.SelfAttentionCache`); a recurrent layer has `Cells` of
-constant size. Which tensors these are, and in which order, is the contract of `export.bundle`.
+constant size. On a GPU, `device_states` has both. Which tensors these are, and in which order, is the contract of
+`export.bundle`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from dragoman.server.device_memory import Array, Tensor
+
+Int64s = NDArray[np.int64]
 
 
 class LayerStates(Protocol):
@@ -26,10 +30,10 @@ class LayerStates(Protocol):
     def nbytes(self) -> int:
         """Bytes allocated."""
 
-    def views(self) -> list[Array]:
+    def views(self) -> list[Tensor]:
         """Return what a step reads, each [rows, ...]."""
 
-    def updated_views(self) -> list[Array]:
+    def updated_views(self) -> list[Tensor]:
         """Return where a step writes, each as large as its view; perhaps the same memory."""
 
     def begin(self, slots: slice) -> None:
@@ -43,6 +47,45 @@ class LayerStates(Protocol):
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the state of a row that has read `length` tokens from one slot to another."""
+
+    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
+        """Give each of `rows` the state that its parent has now, which has read at most `length` tokens."""
+
+    def erase(self, slot: int) -> None:
+        """Zero a slot: what is not a number would outlive its row there."""
+
+    def clear(self) -> None:
+        """Forget all content."""
+
+
+class KeysAndValues(Protocol):
+    """Keys and values of the source of all slots, in the order of the bundle's names."""
+
+    @property
+    def size(self) -> int:
+        """Positions per row in the current views: as long as it stays, a binding stays right."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+
+    def views(self) -> list[Tensor]:
+        """Return all buffers as [rows, H, size, D]."""
+
+    def fit(self, needed: int, live: int) -> None:
+        """Make the views hold `needed` positions; keeps the `live` first rows."""
+
+    def write(self, start: int, widths: Sequence[int], values: Sequence[Tensor]) -> None:
+        """Copy keys and values of texts to the slots from `start` on, each to as many as its width says.
+
+        Args:
+            start: First slot.
+            widths: B numbers of slots.
+            values: One for each buffer, [B, H, S, D] with S positions that the views have room for.
+        """
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy a row of `length` positions from one slot to another."""
 
     def erase(self, slot: int) -> None:
         """Zero a slot: what is not a number would outlive its row there."""
@@ -64,9 +107,9 @@ class Cells:
 
     size = 1
 
-    def __init__(self, count: int, rows: int, width: int) -> None:
-        """Allocate cells of [rows, width] float32 for `count` layers, twice."""
-        self._cells = np.empty((count, rows, width), np.float32)
+    def __init__(self, count: int, rows: int, width: int, dtype: Any = np.float32) -> None:
+        """Allocate cells of [rows, width] for `count` layers, twice."""
+        self._cells = np.empty((count, rows, width), dtype)
         self._updated = np.empty_like(self._cells)
         self.clear()  # and thereby commit the memory now
 
@@ -98,6 +141,11 @@ class Cells:
         """Copy a row's cells from one slot to another."""
         del length
         self._cells[:, target] = self._cells[:, source]
+
+    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
+        """Give each of `rows` the cells that its parent has now."""
+        del length
+        self._cells[:, rows] = self._cells[:, parents]
 
     def erase(self, slot: int) -> None:
         """Zero a slot's cells."""

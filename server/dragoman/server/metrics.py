@@ -6,6 +6,8 @@ Labels are bounded: the model's name, the method, the status code or the reason.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 
 # Before the import: a `_created` series per metric is noise that nobody asked for.
 os.environ.setdefault("PROMETHEUS_DISABLE_CREATED_SERIES", "true")
@@ -20,6 +22,35 @@ _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1, 2
 _STEP_SECONDS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.06, 0.12, 0.25, 0.5, 1)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy an engine is.
+
+    Attributes:
+        running: Texts that own slots.
+        waiting: Texts in the queue.
+        slots: Of the pool.
+        slots_used: Those in use.
+        cache_bytes: Memory of the pool.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    slots: int = 0
+    slots_used: int = 0
+    cache_bytes: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        """Return what both have together."""
+        return Load(
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.slots + other.slots,
+            self.slots_used + other.slots_used,
+            self.cache_bytes + other.cache_bytes,
+        )
 
 
 class Metrics:
@@ -59,14 +90,20 @@ class Metrics:
         self.encode_duration = self._histogram("encode_duration", "Encoding one batch.", "seconds", _STEP_SECONDS)
         self.encode_rows = self._histogram("encode_rows", "Texts in an encode batch.", "", _ROWS)
         self.step_duration = self._histogram("decode_step_duration", "One decode step.", "seconds", _STEP_SECONDS)
-        self.step_rows = self._histogram("decode_step_rows", "Texts that share a decode step.", "", _ROWS)
-        self.running = self._gauge("rows_running", "Texts that own a slot.")
-        self.waiting = self._gauge("rows_waiting", "Texts in the queue.")
-        self.slots = self._gauge("slots", "Slots in the pool: the most texts that decode together.")
-        self.cache_bytes = self._gauge("cache", "Memory of the slot pool: keys, values and cells.", "bytes")
+        self.step_rows = self._histogram(
+            "decode_step_rows", "Rows that share a decode step: one per text, or one per beam.", "", _ROWS
+        )
+        self._load = {
+            "running": self._gauge("texts_running", "Texts that own slots."),
+            "waiting": self._gauge("texts_waiting", "Texts in the queue."),
+            "slots": self._gauge("slots", "Slots in the pools: the most rows that decode together."),
+            "slots_used": self._gauge("slots_used", "Slots in use: one per text, or one per beam."),
+            "cache_bytes": self._gauge("cache", "Memory of the slot pools: keys, values and cells.", "bytes"),
+        }
         self.engine_failures = self._counter("engine_failures", "Encode batches and decode steps that failed.")
-        self._rows_ended = Counter(
-            "rows_ended", "Texts that left the engine, by how they ended.", ("model", "reason"),
+        self.not_finite = self._counter("not_finite", "Texts that failed because the graph returned no number.")
+        self._texts_ended = Counter(
+            "texts_ended", "Texts that left the engine, by how they ended.", ("model", "reason"),
             namespace=NAMESPACE, registry=self.registry,
         )  # fmt: skip
         self._info = Gauge(
@@ -80,9 +117,14 @@ class Metrics:
         self._requests.labels(method, code).inc()
         self._request_duration.labels(method).observe(seconds)
 
-    def row_ended(self, reason: str) -> None:
+    def watch(self, load: Callable[[], Load]) -> None:
+        """Show how busy the engines are whenever somebody asks; `load` is called on the asking thread."""
+        for field, gauge in self._load.items():
+            gauge.set_function(lambda field=field: getattr(load(), field))  # type: ignore[misc]  # mypy cannot infer lambda defaults
+
+    def request_left(self, reason: str) -> None:
         """Account for a text that left the engine."""
-        self._rows_ended.labels(self._model, reason).inc()
+        self._texts_ended.labels(self._model, reason).inc()
 
     def describe_model(self, *, version: str, precision: str, device: str, requested_device: str) -> None:
         """Publish what is loaded."""

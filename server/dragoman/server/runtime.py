@@ -2,87 +2,146 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-# Before the import: the Linux wheels send usage data otherwise, and a later switch is too late.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-
 import numpy as np
-import onnxruntime
-from numpy.typing import NDArray
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
+from dragoman.server.cuda_memory import CudaError, CudaMemory
+from dragoman.server.device import CUDA, Device, choose_device
+from dragoman.server.device_memory import DeviceArray, Memory, Mirror, Tensor, empty
 from dragoman.server.errors import StartupError
 from dragoman.server.kv_cache import CachePool
-from dragoman.server.layer_states import Array
+from dragoman.server.sessions import find_problem, inputs_on_host, load_cuda_libraries, open_session, run_options
+from dragoman.server.step import StepOutputs, Wanted
 
-_MAX_BINDINGS = 1024
+# Each takes 8 to 30 KB, and 130 microseconds to prepare.
+_MAX_STEPS = 256
+_NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_RESULT_TYPES = {bundle.NEXT_IDS: np.int64, bundle.CANDIDATE_IDS: np.int64}
 
 
 class Runtime(Protocol):
-    """What the engine needs of a device; tests pass a fake."""
+    """What the engine needs of a device; tests pass a fake.
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Array]:
-        """Return cross-attention key, value, ... [B, H, S, D] in layer order."""
+    Attributes:
+        device: What it computes on.
+        candidates: K of a step's candidates; 0 if it returns none.
+        can_align: Whether steps can return attention to the source.
+    """
 
-    def step(self, pool: CachePool) -> NDArray[np.int64]:
-        """Run one decode step over the live rows; returns next ids [live]. The pool's `append` ends it."""
+    device: str
+    candidates: int
+    can_align: bool
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return cross-attention key, value, ... [B, H, S, D] in layer order, S the longest source."""
+
+    def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
+        """Run one decode step over the live rows. The pool's `append` ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedStep:
+    """What is the same in every step over so many rows with so long views.
+
+    Attributes:
+        binding: Of the decoder's inputs and outputs.
+        results: Where it writes, and how many numbers.
+        outputs: Views of these.
+    """
+
+    binding: Any
+    results: list[tuple[Mirror, int]]
+    outputs: StepOutputs
 
 
 class OnnxRuntime:
-    """Sessions of one bundle on the CPU.
+    """Sessions of one bundle, on the CPU or on a GPU.
 
     Attributes:
         manifest: Of the bundle.
         device: What the sessions really run on.
+        memory: Where they keep their tensors; None means in the host's, as NumPy arrays.
+        candidates: K of a step's candidates; 0 if the bundle is too old to have any.
+        can_align: Whether steps can return attention to the source.
+        cache_dtype: Of the numbers in keys, values and cells.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest, *, device: str, threads: int, encode_tokens: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        device: str,
+        threads: int,
+        encode_tokens: int,
+        gpu_mem_limit: int = 0,
+        memory: Memory | None = None,
+    ) -> None:
         """Load both graphs.
 
         Args:
             folder: The bundle.
             manifest: Its manifest, already checked.
-            device: "auto" or "cpu".
+            device: "auto", "cpu", "cuda" or "cuda:N".
             threads: Of each session's operators.
             encode_tokens: Largest encode batch, rows x longest source; sizes the staging buffers.
+            gpu_mem_limit: Bytes that each graph may take on a GPU, besides the pool; 0 means any number.
+            memory: Where to keep tensors in place of the device's own memory.
 
         Raises:
             StartupError: The device cannot run this bundle, or a graph does not load.
+            MemoryError: The buffers do not fit.
         """
         self.manifest = manifest
-        self.device = choose_device(device, manifest)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # it warns of optional inputs, which are meant
-        # Spinning workers would take the CPU from the service's own threads between two steps.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        try:
-            self._encoder, self._decoder = (
-                onnxruntime.InferenceSession(folder / name, options, ["CPUExecutionProvider"])
-                for name in (bundle.ENCODER, bundle.DECODER)
-            )
-        except Exception as error:  # the runtime raises many types, all of them fatal here
-            raise StartupError(f"ONNX Runtime cannot load {folder}: {error}") from error
+        chosen = choose_device(device, manifest, find_problem)
+        self.device = str(chosen)
+        self.memory = memory or device_memory(chosen)
+        stream = self.memory.stream if self.memory is not None else 0
+        self._encoder, self._decoder = (
+            open_session(folder / name, chosen, threads=threads, gpu_mem_limit=gpu_mem_limit, stream=stream)
+            for name in (bundle.ENCODER, bundle.DECODER)
+        )
         layers = range(manifest.shape.num_decoder_layers)
         self._cross_names = [name for i in layers for name in bundle.cross_names(i)]
         self._state_names = [name for i in layers for name in manifest.shape.state_names(i)]
         self._updated_names = [name for i in layers for name in manifest.shape.updated_state_names(i)]
-        tokens = max(encode_tokens, manifest.limits.max_source_tokens)
-        width = manifest.shape.num_heads * manifest.shape.head_dim
-        self._staging = [np.zeros(tokens * width, np.float32) for _ in self._cross_names]
-        self._encode_ids = np.zeros(tokens, np.int64)
-        self._run_options = onnxruntime.RunOptions()
-        self._run_options.log_severity_level = 2  # a cache that is copied is worth a warning
-        self._bindings: dict[tuple[int, int, int, int], Any] = {}
-        self._next_ids = np.zeros(0, np.int64)
+        # Small inputs that a graph wants here although it computes on a GPU.
+        self._encoder_here, self._decoder_here = (
+            inputs_on_host(session) if chosen.kind == CUDA else frozenset[str]()
+            for session in (self._encoder, self._decoder)
+        )
+        if misplaced := self._decoder_here.intersection([*self._cross_names, *self._state_names]):
+            raise StartupError(f"{folder}: the decoder wants {sorted(misplaced)} on the CPU; export the bundle again")
+        self._describe_decoder()
+        self._allocate(max(encode_tokens, manifest.limits.max_source_tokens))
+        self._run_options = run_options()
+        self._steps: dict[tuple[int, int, int, int, int], _PreparedStep] = {}
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Array]:
+    def _describe_decoder(self) -> None:
+        """Learn from the graph what its bundle's manifest does not say."""
+        inputs = {value.name: value.type for value in self._decoder.get_inputs()}
+        outputs = {output.name: output for output in self._decoder.get_outputs()}
+        self.cache_dtype = _NUMPY[inputs[self._cross_names[0]]]
+        self.candidates = int(outputs[bundle.CANDIDATE_IDS].shape[2]) if bundle.CANDIDATE_IDS in outputs else 0
+        self.can_align = bundle.ALIGNMENT in outputs
+        self._has_normalizer = bundle.LOG_NORMALIZER in outputs
+
+    def _allocate(self, tokens: int) -> None:
+        """Make room for an encode batch of so many tokens; for results, the first step that wants them does."""
+        width = self.manifest.shape.num_heads * self.manifest.shape.head_dim
+        self._staging = [empty(self.memory, (tokens * width,), self.cache_dtype) for _ in self._cross_names]
+        self._encode_ids, self._encode_lengths = (Mirror(self.memory, (tokens,), np.int64) for _ in range(2))
+        self._on, self._off = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+        self._results: dict[str, Mirror] = {}
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[Tensor]:
         """Encode a batch into the staging buffers; the result is valid until the next call.
 
         Args:
@@ -92,48 +151,57 @@ class OnnxRuntime:
             Key, value, ... [B, H, S, D] in layer order.
         """
         shape = self.manifest.shape
-        lengths = np.array([len(source) for source in sources], np.int64)
-        size = (len(sources), int(lengths.max()))
-        ids = self._encode_ids[: size[0] * size[1]].reshape(size)
+        rows, longest = len(sources), max(map(len, sources))
+        ids = self._encode_ids.host[: rows * longest].reshape(rows, longest)
         ids.fill(self.manifest.special.pad)
         for row, source in enumerate(sources):
             ids[row, : len(source)] = source
+            self._encode_lengths.host[row] = len(source)
         outputs = [
             staging[: ids.size * shape.num_heads * shape.head_dim].reshape(
-                size[0], shape.num_heads, size[1], shape.head_dim
+                rows, shape.num_heads, longest, shape.head_dim
             )
             for staging in self._staging
         ]
         binding = self._encoder.io_binding()
-        _bind(binding.bind_input, bundle.INPUT_IDS, ids)
-        _bind(binding.bind_input, bundle.SOURCE_LENGTHS, lengths)
+        for name, mirror, size in (
+            (bundle.INPUT_IDS, self._encode_ids, (rows, longest)),
+            (bundle.SOURCE_LENGTHS, self._encode_lengths, (rows,)),
+        ):
+            mirror.push(math.prod(size))
+            tensor = mirror.host if name in self._encoder_here else mirror.tensor
+            _bind(binding.bind_input, name, tensor[: math.prod(size)].reshape(*size))
         for name, output in zip(self._cross_names, outputs, strict=True):
             _bind(binding.bind_output, name, output)
         self._encoder.run_with_iobinding(binding, self._run_options)
         return outputs
 
-    def step(self, pool: CachePool) -> NDArray[np.int64]:
+    def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
         """Run one decode step: it reads and writes the pool's states where they lie."""
-        if self._next_ids.size < pool.rows:
-            self._next_ids = np.zeros(pool.rows, np.int64)
-            self._bindings.clear()
-        key = (id(pool), pool.live, pool.states.size, pool.cross_attention.size)
-        binding = self._bindings.get(key)
-        if binding is None:
-            if len(self._bindings) >= _MAX_BINDINGS:
-                self._bindings.clear()
-            binding = self._bindings[key] = self._bind_step(pool)
-        self._decoder.run_with_iobinding(binding, self._run_options)
-        return self._next_ids[: pool.live]
+        live, source = pool.live, pool.cross_attention.size
+        key = (id(pool), live, pool.states.size, source, wanted.value)
+        step = self._steps.get(key)
+        if step is None:
+            if len(self._steps) >= _MAX_STEPS:
+                self._steps.pop(next(iter(self._steps)))  # the oldest
+            step = self._steps[key] = self._prepare(pool, wanted)
+        pool.show_counters()
+        self._decoder.run_with_iobinding(step.binding, self._run_options)
+        for mirror, count in step.results:
+            mirror.pull(count)
+        return step.outputs
 
-    def _bind_step(self, pool: CachePool) -> Any:
-        """Bind a prefix of every buffer: addresses are fixed, so a binding can be used again."""
+    def _prepare(self, pool: CachePool, wanted: Wanted) -> _PreparedStep:
+        """Bind a prefix of every buffer: addresses are fixed, so all of it can be used again."""
         live = pool.live
         binding = self._decoder.io_binding()
-        _bind(binding.bind_input, bundle.INPUT_IDS, pool.input_ids[:live])
-        _bind(binding.bind_input, bundle.SOURCE_LENGTHS, pool.source_lengths[:live])
-        _bind(binding.bind_input, bundle.CACHE_LENGTHS, pool.cache_lengths[:live])
-        _bind(binding.bind_output, bundle.NEXT_IDS, self._next_ids[:live, None])
+        here = {
+            bundle.INPUT_IDS: pool.input_ids,
+            bundle.CACHE_LENGTHS: pool.cache_lengths,
+            bundle.SOURCE_LENGTHS: pool.source_lengths,
+        }
+        for name, counter in pool.counters().items():
+            _bind(binding.bind_input, name, (here[name] if name in self._decoder_here else counter)[:live])
         for name, view in zip(self._cross_names, pool.cross_attention.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
         for name, view in zip(self._state_names, pool.states.views(), strict=True):
@@ -141,25 +209,65 @@ class OnnxRuntime:
         # Caches are written where they are read, cells elsewhere: the pool's states know.
         for name, view in zip(self._updated_names, pool.states.updated_views(), strict=True):
             _bind(binding.bind_output, name, view[:live])
-        return binding
+        if self.candidates:
+            _bind(binding.bind_input, bundle.WITH_CANDIDATES, self._on if Wanted.CANDIDATES in wanted else self._off)
+        if self.can_align:
+            _bind(binding.bind_input, bundle.WITH_ALIGNMENT, self._on if Wanted.ALIGNMENT in wanted else self._off)
+        results, outputs = [], {}
+        for name in self._wanted_names(wanted):
+            mirror, size = self._result(name, pool)
+            count = math.prod(size)
+            _bind(binding.bind_output, name, mirror.tensor[:count].reshape(*size))
+            results.append((mirror, count))
+            outputs[name] = mirror.host[:count].reshape(size)[:, 0]
+        return _PreparedStep(binding, results, StepOutputs(**outputs))
+
+    def _wanted_names(self, wanted: Wanted) -> list[str]:
+        """Return outputs of the decoder, which are fields of `StepOutputs` too."""
+        names = [bundle.NEXT_IDS]
+        if Wanted.CANDIDATES in wanted:
+            names += [bundle.CANDIDATE_IDS, bundle.CANDIDATE_SCORES]
+            names += [bundle.LOG_NORMALIZER] if self._has_normalizer else []
+        if Wanted.LOGITS in wanted:
+            names.append(bundle.LOGITS)
+        if Wanted.ALIGNMENT in wanted:
+            names.append(bundle.ALIGNMENT)
+        return names
+
+    def _result(self, name: str, pool: CachePool) -> tuple[Mirror, tuple[int, ...]]:
+        """Return where a step writes an output, and its size over the live rows: [live, 1] or [live, 1, n]."""
+        width = {
+            bundle.CANDIDATE_IDS: self.candidates,
+            bundle.CANDIDATE_SCORES: self.candidates,
+            bundle.LOGITS: self.manifest.shape.vocab_size,
+            bundle.ALIGNMENT: pool.cross_attention.size,
+        }.get(name)
+        mirror = self._results.get(name)
+        if mirror is None:
+            most = self.manifest.limits.max_source_tokens if name == bundle.ALIGNMENT else width or 1
+            dtype = _RESULT_TYPES.get(name, np.float32)
+            mirror = self._results[name] = Mirror(self.memory, (pool.rows * most,), dtype)
+        return mirror, (pool.live, 1) if width is None else (pool.live, 1, width)
 
 
-def choose_device(device: str, manifest: Manifest) -> str:
-    """Return the device to use.
+def device_memory(device: Device) -> Memory | None:
+    """Return a device's memory, or None for the host's.
 
     Raises:
-        StartupError: It cannot run this bundle; says why and what to do.
+        StartupError: The GPU does not work.
     """
-    if device not in ("auto", "cpu"):
-        raise StartupError(f"device is {device!r}; this version runs on 'cpu' ('auto' chooses it)")
-    if "cpu" not in manifest.devices:
-        raise StartupError(
-            f"the bundle {manifest.name} ({manifest.precision}) is meant for {list(manifest.devices)}, "
-            "not for the CPU; export it again with --precision fp32 or int8"
-        )
-    return "cpu"
+    if device.kind != CUDA:
+        return None
+    load_cuda_libraries()
+    try:
+        return CudaMemory(device.index)
+    except (CudaError, MemoryError) as error:
+        raise StartupError(f"{device} cannot be used: {error}; see what nvidia-smi says") from error
 
 
-def _bind(bind: Any, name: str, array: Array) -> None:
-    """Bind memory of ours without a copy; `array` must be contiguous."""
-    bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+def _bind(bind: Any, name: str, tensor: Tensor) -> None:
+    """Bind memory of ours without a copy; it must be contiguous."""
+    if isinstance(tensor, DeviceArray):
+        bind(name, tensor.memory.kind, tensor.memory.index, tensor.dtype, tensor.shape, tensor.pointer)
+    else:
+        bind(name, "cpu", 0, tensor.dtype, tensor.shape, tensor.ctypes.data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import itertools
 import logging
 import time
 import uuid
@@ -12,29 +11,37 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from dragoman.export.bundle import Manifest
-from dragoman.model.tokenizers import Tokenizer
-from dragoman.server import calls, validate
-from dragoman.server.engine import Engine
-from dragoman.server.errors import CallError, EngineFault, NotServing, QueueFull, to_status
+from dragoman.server import answers, calls, decoding, jobs, scoring, validate
+from dragoman.server.callers import caller_name
+from dragoman.server.decoding import Decoding
+from dragoman.server.errors import AnswerTooLarge, CallError, EngineFault, NotServing, QueueFull, to_status
+from dragoman.server.jobs import Caller, Job
 from dragoman.server.metrics import Metrics
-from dragoman.server.request import Row
-from dragoman.server.validate import Source
+from dragoman.server.replicas import Replicas
+from dragoman.server.request import Request
+from dragoman.server.serving import CallLimits, Model, describe
+from dragoman.server.validate import Text
+from dragoman.server.writing import Writer
 from dragoman.v1 import translation_pb2 as pb
 from dragoman.v1 import translation_pb2_grpc as pb_grpc
 
+__all__ = ["CallLimits", "Model", "Phase", "TranslationService"]
+
 logger = logging.getLogger(__name__)
 
-# A model of 200 languages has 40,000 pairs, too many for one answer.
-_MOST_PAIRS = 1000
 # Tokenizing a full queue takes about as long.
 _TOKENIZING_RETRY_S = 0.5
 
 Context = grpc.aio.ServicerContext[Any, Any]
+_Named = pb.TranslateRequest | pb.StreamTranslateRequest | pb.ScoreRequest
+_Result = TypeVar("_Result")
+_Response = TypeVar("_Response", bound=Message)
 
 
 class Phase(enum.Enum):
@@ -43,26 +50,6 @@ class Phase(enum.Enum):
     LOADING = "the model is still loading; try again in a moment"
     SERVING = ""
     DRAINING = "the server is shutting down; send the call to another one"
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A loaded model, ready to serve."""
-
-    manifest: Manifest
-    tokenizer: Tokenizer
-    engine: Engine
-    device: str
-    requested_device: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallLimits:
-    """What one call may ask for."""
-
-    max_texts: int
-    max_message_bytes: int
-    max_queued_texts: int
 
 
 class TranslationService(pb_grpc.TranslationServiceServicer):
@@ -112,7 +99,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         """Translate many texts."""
         with self._observed("Translate", context) as call:
             try:
-                return await self._translate(request, context)
+                return self._sendable(await self._translate(request, context))
             except Exception as error:
                 await self._abort(call, context, error)
 
@@ -128,10 +115,18 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
             except Exception as error:
                 await self._abort(call, context, error)
 
+    async def Score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:  # noqa: N802  # gRPC's name
+        """Say how probable given translations are."""
+        with self._observed("Score", context) as call:
+            try:
+                return self._sendable(await self._score(request, context))
+            except Exception as error:
+                await self._abort(call, context, error)
+
     async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:  # noqa: N802, ARG002  # gRPC's name and signature
         """List what is loaded; empty while loading."""
         with self._observed("ListModels", context):
-            return pb.ListModelsResponse(models=[self._describe(self._model)] if self._model else [])
+            return pb.ListModelsResponse(models=[describe(self._model, self._limits)] if self._model else [])
 
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:  # noqa: N802  # gRPC's name
         """Describe one model."""
@@ -139,30 +134,39 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
             try:
                 model = self._loaded()
                 validate.check_model(request.name, model.manifest)
-                return pb.GetModelResponse(model=self._describe(model))
+                return pb.GetModelResponse(model=describe(model, self._limits))
             except Exception as error:
                 await self._abort(call, context, error)
 
     async def _translate(self, request: pb.TranslateRequest, context: Context) -> pb.TranslateResponse:
         started = self._clock()
         model = self._accepting()
-        validate.check_model(request.model, model.manifest)
-        validate.check_texts(request.texts, self._limits.max_texts)
         languages = _languages(request, model.manifest)
-        fields = [f"texts[{i}]" for i in range(len(request.texts))]
-        sources = await self._tokenize(model, request.texts, fields, request.options, languages)
+        validate.check_texts(request.texts, self._limits.max_texts)
+        validate.check_prefixes(request.target_prefixes, len(request.texts))
+        options = decoding.read(request.options, model.allowed)
+        name = caller_name(context)
+        prefixes = request.target_prefixes or [""] * len(request.texts)
+        texts = [
+            Text(text, f"texts[{i}]", prefix, f"target_prefixes[{i}]")
+            for i, (text, prefix) in enumerate(zip(request.texts, prefixes, strict=True))
+        ]
+        work = await self._prepare(model, texts, options, languages)
         tokenized = self._clock()
-        gather = calls.Gather(sum(bool(source.ids) for source in sources))
-        deadline = _deadline(context, tokenized)
-        rows = [calls.new_row(s, gather, tokenized, deadline) if s.ids else None for s in sources]
-        submitted = [row for row in rows if row is not None]
-        await self._run(model.engine, submitted, gather.wait)
-        calls.raise_for(submitted)
+        caller = Caller(name, options.priority, tokenized, _deadline(context, tokenized))
+        requests = await self._first_round(model, work, options, caller)
+        gather = calls.Gather()
+        for job in work:
+            jobs.set_parts(job, options, model.manifest.special.eos, caller, gather)
+            jobs.watch(job, options.stop_sequences, model.tokenizer, model.engine.stop, gather)
+        last = [one for job in work for one in job.requests]
+        await _run(model.engine, last, gather)
+        calls.raise_for(last)
         return pb.TranslateResponse(
-            translations=[calls.translation(s, r, model.tokenizer) for s, r in zip(sources, rows, strict=True)],
+            translations=[answers.translation(job, options, model.tokenizer) for job in work],
             model=model.manifest.name,
             id=request.id,
-            timings=calls.timings(started, tokenized, self._clock(), submitted),
+            timings=calls.timings(started, tokenized, self._clock(), [*requests, *last]),
         )
 
     async def _stream(
@@ -170,65 +174,106 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         started = self._clock()
         model = self._accepting()
-        validate.check_model(request.model, model.manifest)
         languages = _languages(request, model.manifest)
-        [source] = await self._tokenize(model, [request.text], ["text"], request.options, languages)
+        options = decoding.read(request.options, model.allowed)
+        name = caller_name(context)
+        text = Text(request.text, "text", request.target_prefix, "target_prefix")
+        work = await self._prepare(model, [text], options, languages)
         tokenized = self._clock()
+        caller = Caller(name, options.priority, tokenized, _deadline(context, tokenized))
+        requests = await self._first_round(model, work, options, caller)
+        [job] = work
+        async with aclosing(_pieces(model, job, options, caller)) as pieces:
+            async for piece in pieces:
+                yield pb.StreamTranslateResponse(text=piece)
+        requests += job.requests
+        found = answers.translation(job, options, model.tokenizer)
         end = pb.StreamEnd(
-            finish_reason=pb.FINISH_REASON_EOS, source_tokens=source.tokens, model=model.manifest.name, id=request.id
+            finish_reason=found.finish_reason,
+            source_tokens=found.source_tokens,
+            target_tokens=found.target_tokens,
+            model=model.manifest.name,
+            id=request.id,
+            timings=calls.timings(started, tokenized, self._clock(), requests),
+            hypotheses=found.hypotheses,
+            source_pieces=found.source_pieces,
         )
-        rows: list[Row] = []
-        if source.ids:
-            pieces = calls.Pieces(model.tokenizer)
-            rows = [calls.new_row(source, pieces, tokenized, _deadline(context, tokenized))]
-            model.engine.submit(rows)
-            try:
-                while isinstance(piece := await pieces.next(), str):
-                    yield pb.StreamTranslateResponse(text=piece)
-            finally:
-                if not rows[0].status.final:
-                    model.engine.cancel(rows)
-            calls.raise_for(rows)
-            end.finish_reason = calls.finish_reason(rows[0])
-            end.target_tokens = len(rows[0].output)
-        end.timings.CopyFrom(calls.timings(started, tokenized, self._clock(), rows))
-        yield pb.StreamTranslateResponse(end=end)
+        yield self._sendable(pb.StreamTranslateResponse(end=end))
 
-    async def _run(self, engine: Engine, rows: Sequence[Row], wait: Callable[[], Any]) -> None:
-        """Submit rows and wait for all; a caller who leaves takes them out of the engine."""
-        if not rows:
-            return
-        engine.submit(rows)
-        try:
-            await wait()
-        except asyncio.CancelledError:
-            engine.cancel(rows)
-            raise
+    async def _score(self, request: pb.ScoreRequest, context: Context) -> pb.ScoreResponse:
+        started = self._clock()
+        model = self._accepting()
+        languages = _languages(request, model.manifest)
+        scoring.check_pairs(len(request.pairs), self._limits.max_texts)
+        priority = decoding.read_priority(request.priority, "priority")
+        name = caller_name(context)
+        pairs = await self._tokenize(
+            len(request.pairs), scoring.tokenize, request.pairs, model.tokenizer, model.manifest, languages
+        )
+        tokenized = self._clock()
+        caller = Caller(name, priority, tokenized, _deadline(context, tokenized))
+        gather = calls.Gather()
+        requests: list[Request | None] = []
+        for pair in pairs:
+            if pair.known is None:
+                jobs.check_fits(pair.source, 1, len(pair.target) + 1, model.engine.fits)
+            eos = model.manifest.special.eos
+            requests.append(scoring.new_request(pair, eos, caller, gather) if pair.known is None else None)
+        submitted = [one for one in requests if one is not None]
+        await _run(model.engine, submitted, gather)
+        calls.raise_for(submitted)
+        return pb.ScoreResponse(
+            scores=[scoring.message(p, r, model.tokenizer) for p, r in zip(pairs, requests, strict=True)],
+            model=model.manifest.name,
+            id=request.id,
+            timings=calls.timings(started, tokenized, self._clock(), submitted),
+        )
 
-    async def _tokenize(
-        self,
-        model: Model,
-        texts: Sequence[str],
-        fields: Sequence[str],
-        options: pb.DecodingOptions,
-        languages: tuple[str, str],
-    ) -> list[Source]:
+    async def _prepare(
+        self, model: Model, texts: Sequence[Text], options: Decoding, languages: tuple[str, str]
+    ) -> list[Job]:
+        """Return the jobs of a call, which the engine can take."""
+        work = await self._tokenize(len(texts), _new_jobs, model, texts, options, languages)
+        jobs.check_number(work, options, self._limits.max_queued_texts)
+        for job in work:
+            if job.source.ids:
+                jobs.check_fits(job.source, job.options.beams, job.source.max_new_tokens, model.engine.fits)
+        return work
+
+    async def _first_round(self, model: Model, work: Sequence[Job], options: Decoding, caller: Caller) -> list[Request]:
+        """Find the first tokens of alternatives, if they are wanted."""
+        if not options.alternatives:
+            return []
+        gather = calls.Gather()
+        requests = [
+            jobs.ask_for_first_tokens(job, options.alternatives, caller, gather) for job in work if job.source.ids
+        ]
+        await _run(model.engine, requests, gather)
+        calls.raise_for(requests)
+        return requests
+
+    async def _tokenize(self, num_texts: int, tokenize: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run `tokenize` on a thread of the tokenizers, unless too many texts wait for one."""
         start = self._clock()
-        if self.tokenizing + len(texts) > self._limits.max_queued_texts:
+        if self.tokenizing + num_texts > self._limits.max_queued_texts:
             raise QueueFull(
                 f"{self.tokenizing} texts wait to be tokenized and the limit is {self._limits.max_queued_texts}, so "
-                f"{len(texts)} more do not fit; try again later or send fewer texts per call",
+                f"{num_texts} more do not fit; try again later or send fewer texts per call",
                 _TOKENIZING_RETRY_S,
             )
-        self.tokenizing += len(texts)
+        self.tokenizing += num_texts
         try:
-            sources = await asyncio.get_running_loop().run_in_executor(
-                self._tokenizers, validate.tokenize, texts, fields, options, model.tokenizer, model.manifest, languages
-            )
+            tokens = await asyncio.get_running_loop().run_in_executor(self._tokenizers, tokenize, *arguments)
         finally:
-            self.tokenizing -= len(texts)
+            self.tokenizing -= num_texts
         self._metrics.tokenize_duration.observe(self._clock() - start)
-        return sources
+        return tokens
+
+    def _sendable(self, response: _Response) -> _Response:
+        size = response.ByteSize()
+        if size > self._limits.max_message_bytes:
+            raise AnswerTooLarge(size, self._limits.max_message_bytes)
+        return response
 
     def _accepting(self) -> Model:
         if self.phase is Phase.DRAINING:
@@ -239,26 +284,6 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         if self._model is None:
             raise NotServing(Phase.LOADING.value)
         return self._model
-
-    def _describe(self, model: Model) -> pb.Model:
-        manifest = model.manifest
-        pairs = itertools.islice(manifest.languages.pairs(), _MOST_PAIRS)
-        added = model.tokenizer.added_ids + manifest.languages.longest_frame
-        return pb.Model(
-            name=manifest.name,
-            version=manifest.version,
-            language_pairs=[pb.LanguagePair(source_language=one, target_language=other) for one, other in pairs],
-            limits=pb.Limits(
-                max_texts=self._limits.max_texts,
-                max_source_tokens=manifest.limits.max_source_tokens - added,
-                max_target_tokens=manifest.limits.max_target_tokens,
-                max_message_bytes=self._limits.max_message_bytes,
-                max_queued_texts=self._limits.max_queued_texts,
-            ),
-            requested_device=model.requested_device,
-            device=model.device,
-            precision=manifest.precision,
-        )
 
     @contextmanager
     def _observed(self, method: str, context: Context) -> Iterator[_Call]:
@@ -296,7 +321,66 @@ class _Call:
     code: grpc.StatusCode = grpc.StatusCode.OK
 
 
-def _languages(request: pb.TranslateRequest | pb.StreamTranslateRequest, manifest: Manifest) -> tuple[str, str]:
+async def _run(engine: Replicas, requests: Sequence[Request], gather: calls.Gather) -> None:
+    """Submit requests and wait for all; a caller who leaves takes them out of the engine."""
+    if not requests:
+        return
+    gather.expect(len(requests))
+    engine.submit(requests)
+    try:
+        await gather.wait()
+    except asyncio.CancelledError:
+        engine.cancel(requests)
+        raise
+
+
+async def _pieces(model: Model, job: Job, options: Decoding, caller: Caller) -> AsyncGenerator[str, None]:
+    """Yield the text of a job's first hypothesis as it is made, none of the pieces empty; then all others have ended.
+
+    Raises:
+        CallError: There is no result.
+    """
+    gather = calls.Gather()
+    jobs.set_parts(job, options, model.manifest.special.eos, caller, gather)
+    if not job.parts:
+        return
+    jobs.watch(job, options.stop_sequences, model.tokenizer, model.engine.stop, gather)
+    first = job.parts[0]
+    writer = Writer(model.tokenizer, job.source.prefix, options.stop_sequences)
+    head = writer.prefix + "".join([writer.push(token) for token in first.lead_tokens])
+    streamed: calls.Pieces | None = None
+    if first.request is None:
+        head += writer.finish()
+    else:
+        first.request.listener = streamed = calls.Pieces(first.request, writer, model.engine.stop)
+    requests = job.requests
+    gather.expect(len(requests) - (streamed is not None))
+    if requests:
+        model.engine.submit(requests)
+    try:
+        if head:
+            yield head
+        while streamed is not None and isinstance(piece := await streamed.next(), str):
+            yield piece
+        if first.request is not None:
+            calls.raise_for([first.request])
+        await gather.wait()
+    finally:
+        left = [request for request in requests if not request.status.final]
+        if left:
+            model.engine.cancel(left)
+    calls.raise_for(requests)
+
+
+def _new_jobs(model: Model, texts: Sequence[Text], options: Decoding, languages: tuple[str, str]) -> list[Job]:
+    sources = validate.tokenize(texts, options, model.tokenizer, model.manifest, languages)
+    suppressed = model.suppressor.sequences(options.suppressed_texts)
+    return [jobs.new_job(source, options, suppressed) for source in sources]
+
+
+def _languages(request: _Named, manifest: Manifest) -> tuple[str, str]:
+    """Check what all requests have in common and return the language pair."""
+    validate.check_model(request.model, manifest)
     languages = validate.choose_languages(request.source_language, request.target_language, manifest)
     validate.check_mime_type(request.mime_type)
     return languages

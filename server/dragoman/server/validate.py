@@ -1,4 +1,4 @@
-"""Requests to rows: every check that needs no engine. Raises InvalidArgument naming the field."""
+"""Texts to tokens: every check that needs no engine. Raises InvalidArgument naming the field."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from dragoman.export.bundle import Manifest
 from dragoman.model.tokenizers import Tokenizer
+from dragoman.server.decoding import Decoding
 from dragoman.server.errors import InvalidArgument, ModelNotFound
-from dragoman.v1 import translation_pb2 as pb
+from dragoman.server.suppression import target_ids
 
 PLAIN_TEXT = "text/plain"
 _SHOWN = 40
@@ -20,6 +21,23 @@ _BLANK = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A text as it was sent, and what its fields are called in an error.
+
+    Attributes:
+        text: To be translated.
+        field: Its name.
+        prefix: What the translation begins with; empty for nothing.
+        prefix_field: Its name.
+    """
+
+    text: str
+    field: str
+    prefix: str = ""
+    prefix_field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A text ready for the engine.
 
@@ -27,13 +45,24 @@ class Source:
         ids: Its tokens and those that name the languages; empty for a blank text, which is never sent on.
         max_new_tokens: Limit on new target tokens.
         tokens: As reported to callers: neither EOS nor language tokens are counted.
-        first_target: Tokens that the target begins with.
+        first_target: Tokens that the target begins with and that are no part of the text.
+        prefix: Tokens that the text begins with, behind those.
+        own: Where in `ids` the text's own tokens begin; there are `tokens` of them.
+        field: What the text is called in an error.
     """
 
     ids: Sequence[int]
     max_new_tokens: int
     tokens: int
     first_target: Sequence[int] = ()
+    prefix: Sequence[int] = ()
+    own: int = 0
+    field: str = "text"
+
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """All tokens that the target begins with."""
+        return (*self.first_target, *self.prefix)
 
 
 def check_model(name: str, manifest: Manifest) -> None:
@@ -91,52 +120,82 @@ def check_texts(texts: Sequence[str], max_texts: int) -> None:
         raise InvalidArgument("texts", f"{len(texts)} texts were sent, the limit is {max_texts}; split the call")
 
 
+def check_prefixes(prefixes: Sequence[str], num_texts: int) -> None:
+    """Refuse a list that does not say which text a prefix belongs to."""
+    if prefixes and len(prefixes) != num_texts:
+        raise InvalidArgument(
+            "target_prefixes",
+            f'{len(prefixes)} were sent with {num_texts} texts; send none, or one per text, "" where there is none',
+        )
+
+
 def tokenize(
-    texts: Sequence[str],
-    fields: Sequence[str],
-    options: pb.DecodingOptions,
-    tokenizer: Tokenizer,
-    manifest: Manifest,
-    languages: tuple[str, str],
+    texts: Sequence[Text], decoding: Decoding, tokenizer: Tokenizer, manifest: Manifest, languages: tuple[str, str]
 ) -> list[Source]:
     """Return the tokens of each text.
 
     Args:
         texts: As sent.
-        fields: What to call each text in an error.
-        options: Of the call.
+        decoding: Options of the call.
         tokenizer: Of the bundle.
         manifest: Of the bundle.
         languages: What `choose_languages` returned.
 
     Raises:
-        InvalidArgument: A text is too long, or an option is out of range.
+        InvalidArgument: A text or a prefix is too long, a prefix cannot be written, or a limit on new tokens does
+            not go together with the texts.
     """
     limits = manifest.limits
     first = manifest.languages.first_target(languages[1])
-    room = limits.max_target_tokens - len(first)
-    asked = options.max_new_tokens
-    if asked > room:
-        raise InvalidArgument(
-            "options.max_new_tokens", f"{asked} is more than the model's {room}; ask for less, or 0 for the default"
-        )
     sources = []
-    for text, field in zip(texts, fields, strict=True):
-        ids = [] if is_blank(text) else tokenizer.encode(text)
-        tokens = max(0, len(ids) - tokenizer.added_ids)
+    for text in texts:
+        framed, tokens, own = encode(text.text, text.field, tokenizer, manifest, languages)
         if not tokens:
-            sources.append(Source((), room, 0))  # blank, or nothing but characters that the tokenizer drops
+            sources.append(Source((), limits.max_target_tokens - len(first), 0, field=text.field))
             continue
-        framed = manifest.languages.frame(ids, *languages)
-        if len(framed) > limits.max_source_tokens:
-            raise InvalidArgument(
-                field,
-                f"{tokens} tokens, the limit is {limits.max_source_tokens - len(framed) + tokens}; "
-                "split the text, for example at sentences",
-            )
-        limit = asked or min(room, limits.default_max_new_tokens(len(ids)))
-        sources.append(Source(framed, limit, tokens, first))
+        prefix = _prefix(text, tokenizer, limits.max_target_tokens - len(first))
+        room = limits.max_target_tokens - len(first) - len(prefix)
+        default = min(room, limits.default_max_new_tokens(tokens + tokenizer.added_ids))
+        limit = decoding.limit(tokens, default, room, text.field)
+        sources.append(Source(framed, limit, tokens, first, prefix, own, text.field))
     return sources
+
+
+def encode(
+    text: str, field: str, tokenizer: Tokenizer, manifest: Manifest, languages: tuple[str, str]
+) -> tuple[Sequence[int], int, int]:
+    """Return the ids of a source with what is around them, how many are the text's own, and where they begin.
+
+    A blank text, or one of nothing but characters that the tokenizer drops, has none.
+
+    Raises:
+        InvalidArgument: The text is too long.
+    """
+    ids = [] if is_blank(text) else tokenizer.encode(text)
+    tokens = max(0, len(ids) - tokenizer.added_ids)
+    if not tokens:
+        return (), 0, 0
+    framed = manifest.languages.frame(ids, *languages)
+    limit = manifest.limits.max_source_tokens
+    if len(framed) > limit:
+        raise InvalidArgument(
+            field,
+            f"{tokens} tokens, the limit is {limit - len(framed) + tokens}; split the text, for example at sentences",
+        )
+    source, target = manifest.languages.sources[languages[0]], manifest.languages.targets[languages[1]]
+    in_front = tokenizer.added_ids - len(tokenizer.encode(""))  # of blank text comes what stands behind alone
+    return framed, tokens, len(target.before_source) + len(source.before_source) + in_front
+
+
+def _prefix(text: Text, tokenizer: Tokenizer, room: int) -> list[int]:
+    ids = target_ids(tokenizer, text.prefix) if text.prefix else []
+    if tokenizer.special.unk in ids:
+        raise InvalidArgument(
+            text.prefix_field, f"{_show(text.prefix)} has characters that the model cannot write; leave them out"
+        )
+    if len(ids) >= room:
+        raise InvalidArgument(text.prefix_field, f"{len(ids)} tokens, the limit is {room - 1}; shorten it")
+    return ids
 
 
 def is_blank(text: str) -> bool:

@@ -114,8 +114,8 @@ def test_models_are_described(client: TranslationClient) -> None:
     assert client.model() == model
     assert (model.name, model.version) == ("shout", "abc123")
     assert model.language_pairs == (LanguagePair("en", "de"),)
-    assert model.limits == Limits(64, 100, 101, 2**20, 256)
-    assert (model.requested_device, model.device, model.precision) == ("cuda", "cpu", "int8")
+    assert model.limits == Limits(64, 100, 101, 2**20, 256, 32, 16, 8, 4, 2, 50)
+    assert (model.requested_device, model.device, model.precision, model.alignment) == ("cuda", "cpu", "int8", True)
 
 
 def test_an_unknown_model_is_its_own_error(client: TranslationClient) -> None:

@@ -95,7 +95,7 @@ def test_every_value_out_of_range_is_reported() -> None:
         "drain_delay_s is -0.5; it must be at least 0",
         "grpc_port is 65536; ports are 0 to 65535",
         "http_port is -1; ports are 0 to 65535",
-        "device is 'tpu'; choose one of ['auto', 'cpu']",
+        "device is 'tpu'; it must be auto, cpu, cuda or cuda:N",
         "log_format is 'xml'; choose one of ['text', 'json']",
         "log_level is 'loud'; choose one of",
     ):

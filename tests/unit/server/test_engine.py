@@ -12,9 +12,11 @@ from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server import engine
 from dragoman.server.errors import NotServing, QueueFull
 from dragoman.server.kv_cache import CachePool
-from dragoman.server.request import RowStatus
-from tests.fakes.engine import CELLS, LIMITS, SHAPE, EngineBench, new_row, recorder, words
-from tests.fakes.runtime import Source, echo
+from dragoman.server.request import RequestStatus
+from dragoman.server.step import StepOutputs, Wanted
+from tests.fakes.engine import EngineBench, new_request, recorder, words
+from tests.fakes.pools import CELLS, LIMITS, SHAPE
+from tests.fakes.runtime import Source, certain, echo
 
 WAIT_S = 10  # a test that needs this long has failed
 
@@ -37,7 +39,7 @@ def test_a_row_ends_at_eos_with_its_whole_text() -> None:
 
     bench.iterate(4)
 
-    assert row.status is RowStatus.EOS
+    assert row.status is RequestStatus.EOS
     assert row.output == echo(words(3))
     assert recorder(row).tokens == row.output
     assert recorder(row).ends == 1
@@ -50,7 +52,7 @@ def test_encoding_and_the_first_step_share_an_iteration() -> None:
 
     bench.iterate()
 
-    assert row.status is RowStatus.RUNNING
+    assert row.status is RequestStatus.RUNNING
     assert recorder(row).tokens == [110]
 
 
@@ -84,9 +86,8 @@ def test_several_rows_may_end_in_one_step() -> None:
     rows = bench.submit(*sources)
 
     bench.iterate(2)
-    assert [row.status for row in rows] == [
-        RowStatus.EOS, RowStatus.RUNNING, RowStatus.EOS, RowStatus.EOS, RowStatus.RUNNING, RowStatus.EOS,
-    ]  # fmt: skip
+    ended, running = RequestStatus.EOS, RequestStatus.RUNNING
+    assert [row.status for row in rows] == [ended, running, ended, ended, running, ended]
     bench.finish()
 
     assert [row.output for row in rows] == [echo(source) for source in sources]
@@ -94,7 +95,7 @@ def test_several_rows_may_end_in_one_step() -> None:
 
 def test_an_encode_batch_runs_between_steps_and_not_instead() -> None:
     """While new rows are encoded batch by batch, the running ones get a step each time."""
-    bench = EngineBench(rows=8, encode_tokens=8)
+    bench = EngineBench(rows=8, encode_tokens=32)  # a quarter of it while rows are running
     [first] = bench.submit(words(20))
     bench.iterate()
     bench.submit(*[words(3, first=30 + i) for i in range(6)])
@@ -102,7 +103,7 @@ def test_an_encode_batch_runs_between_steps_and_not_instead() -> None:
     bench.iterate(3)
 
     assert [len(batch) for batch in bench.runtime.encoded] == [1, 2, 2, 2]
-    assert len(first.output) == 4
+    assert len(recorder(first).tokens) == 4
 
 
 def test_views_shrink_when_the_longest_row_has_left() -> None:
@@ -129,7 +130,7 @@ def test_the_limit_on_new_tokens_ends_a_row() -> None:
 
     bench.finish()
 
-    assert row.status is RowStatus.LENGTH
+    assert row.status is RequestStatus.LENGTH
     assert row.output == echo(words(9))[:4]
     assert len(bench.runtime.stepped) == 4
 
@@ -141,7 +142,7 @@ def test_eos_at_the_limit_is_a_complete_text() -> None:
 
     bench.finish()
 
-    assert row.status is RowStatus.EOS
+    assert row.status is RequestStatus.EOS
     assert row.output == echo(words(3))
 
 
@@ -164,7 +165,7 @@ def test_the_longest_text_the_bundle_allows_fits() -> None:
 
     bench.finish()
 
-    assert row.status is RowStatus.LENGTH
+    assert row.status is RequestStatus.LENGTH
     assert len(row.output) == LIMITS.max_target_tokens
 
 
@@ -179,10 +180,10 @@ def test_a_row_cancelled_in_the_queue_is_never_encoded() -> None:
 
     bench.iterate()
 
-    assert row.status is RowStatus.CANCELLED
+    assert row.status is RequestStatus.CANCELLED
     assert recorder(row).ends == 1
     assert bench.runtime.encoded == []
-    assert bench.value("rows_waiting") == 0
+    assert bench.value("texts_waiting") == 0
 
 
 def test_a_running_row_that_is_cancelled_leaves_before_the_next_step() -> None:
@@ -193,11 +194,11 @@ def test_a_running_row_that_is_cancelled_leaves_before_the_next_step() -> None:
     bench.engine.cancel([row])
     bench.iterate()
 
-    assert row.status is RowStatus.CANCELLED
+    assert row.status is RequestStatus.CANCELLED
     assert recorder(row).tokens == echo(words(9))[:3]
     assert bench.runtime.stepped[-1] == [words(2, first=50)]
     bench.finish()
-    assert waiting.status is RowStatus.EOS
+    assert waiting.status is RequestStatus.EOS
 
 
 @pytest.mark.parametrize("shape", [SHAPE, CELLS])
@@ -224,7 +225,7 @@ def test_cancelling_a_finished_row_changes_nothing() -> None:
 
     bench.iterate()
 
-    assert row.status is RowStatus.EOS
+    assert row.status is RequestStatus.EOS
     assert recorder(row).ends == 1
 
 
@@ -237,7 +238,7 @@ def test_a_row_whose_deadline_passes_in_the_queue_is_dropped() -> None:
     bench.clock.advance(5)
     bench.iterate()
 
-    assert late.status is RowStatus.DEADLINE
+    assert late.status is RequestStatus.DEADLINE
     assert len(bench.runtime.encoded) == 1
 
 
@@ -250,8 +251,8 @@ def test_a_row_whose_deadline_passes_while_it_runs_is_dropped() -> None:
     bench.clock.advance(6)
     bench.iterate()
 
-    assert late.status is RowStatus.DEADLINE
-    assert len(late.output) == 2
+    assert late.status is RequestStatus.DEADLINE
+    assert len(recorder(late).tokens) == 2
     assert bench.pool.live == 1
     bench.finish()
     assert other.output == echo(words(9, first=50))
@@ -264,7 +265,7 @@ def test_a_deadline_in_time_does_nothing() -> None:
 
     bench.finish()
 
-    assert row.status is RowStatus.EOS
+    assert row.status is RequestStatus.EOS
 
 
 # A full queue
@@ -274,16 +275,16 @@ def test_a_call_that_does_not_fit_queues_nothing_at_all() -> None:
     """All rows of a call are accepted or none is; the caller is told when to come back."""
     bench = EngineBench(rows=1, max_queued=3)
     bench.submit(words(3), words(3))
-    refused = [new_row(words(2)), new_row(words(2))]
+    refused = [new_request(words(2)), new_request(words(2))]
 
     with pytest.raises(QueueFull, match="2 texts are waiting and the limit is 3, so 2 more do not fit") as caught:
         bench.engine.submit(refused)
     bench.finish()
 
     assert 0.1 <= caught.value.retry_after_s <= 30
-    assert all(row.status is RowStatus.WAITING for row in refused)
+    assert all(row.status is RequestStatus.WAITING for row in refused)
     assert not any(recorder(row).ends for row in refused)
-    assert bench.ended(RowStatus.EOS) == 2
+    assert bench.ended(RequestStatus.EOS) == 2
 
 
 def test_a_queue_may_be_filled_to_its_limit() -> None:
@@ -294,7 +295,7 @@ def test_a_queue_may_be_filled_to_its_limit() -> None:
 
     bench.submit(words(5), words(5))
 
-    assert bench.value("rows_waiting") == 2
+    assert bench.value("texts_waiting") == 2
 
 
 def test_the_retry_delay_grows_with_what_rows_take() -> None:
@@ -308,7 +309,7 @@ def test_the_retry_delay_grows_with_what_rows_take() -> None:
         bench.finish()
         bench.submit(*[words(2)] * 4)
         with pytest.raises(QueueFull) as caught:
-            bench.engine.submit([new_row()])
+            bench.engine.submit([new_request()])
         delays.append(caught.value.retry_after_s)
         bench.finish()
 
@@ -333,7 +334,7 @@ def test_a_failing_encode_fails_only_its_rows(caplog: pytest.LogCaptureFixture) 
     bench.runtime.before_encode = nothing
     bench.finish()
 
-    assert [row.status for row in failing] == [RowStatus.FAILED] * 2
+    assert [row.status for row in failing] == [RequestStatus.FAILED] * 2
     assert len({row.correlation_id for row in failing}) == 1
     assert failing[0].correlation_id in caplog.text
     assert (running.output, later.output) == (echo(words(9)), echo(words(30, first=50)))
@@ -352,7 +353,7 @@ def test_a_failing_step_fails_the_live_rows_and_the_engine_goes_on(caplog: pytes
     bench.runtime.before_step = nothing
     bench.finish()
 
-    assert [row.status for row in live] == [RowStatus.FAILED] * 2
+    assert [row.status for row in live] == [RequestStatus.FAILED] * 2
     assert [recorder(row).ends for row in live] == [1, 1]
     assert {row.correlation_id for row in live} == {live[0].correlation_id}
     assert live[0].correlation_id in caplog.text
@@ -369,7 +370,7 @@ def test_rows_encoded_in_the_iteration_of_a_failing_step_fail_too() -> None:
     bench.runtime.before_step = fail
     bench.iterate()
 
-    assert (old.status, new.status) == (RowStatus.FAILED, RowStatus.FAILED)
+    assert (old.status, new.status) == (RequestStatus.FAILED, RequestStatus.FAILED)
     assert bench.pool.live == 0
 
 
@@ -391,7 +392,7 @@ def test_what_a_failed_step_wrote_is_forgotten(shape: Shape) -> None:
     assert not any(view.any() for view in (*states.views(), *states.updated_views()))
 
 
-def test_a_failure_after_new_rows_got_their_slots_fails_whoever_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_new_requests_got_their_slots_fails_whoever_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows then which slots are right, so none is used on."""
     bench = EngineBench()
     [old] = bench.submit(words(9))
@@ -403,7 +404,7 @@ def test_a_failure_after_new_rows_got_their_slots_fails_whoever_has_one(monkeypa
     [later] = bench.submit(words(3))
     bench.finish()
 
-    assert (old.status, new.status, later.status) == (RowStatus.FAILED, RowStatus.FAILED, RowStatus.EOS)
+    assert (old.status, new.status, later.status) == (RequestStatus.FAILED, RequestStatus.FAILED, RequestStatus.EOS)
     assert (recorder(old).ends, recorder(new).ends) == (1, 1)
 
 
@@ -419,9 +420,9 @@ def test_closing_finishes_what_was_accepted_and_refuses_the_rest() -> None:
     bench.engine.close()
 
     assert not bench.engine.alive
-    assert [row.status for row in rows] == [RowStatus.EOS] * 9
+    assert [row.status for row in rows] == [RequestStatus.EOS] * 9
     with pytest.raises(NotServing, match="shutting down"):
-        bench.engine.submit([new_row()])
+        bench.engine.submit([new_request()])
 
 
 def test_an_idle_engine_wakes_up_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -431,7 +432,7 @@ def test_an_idle_engine_wakes_up_for_a_row(monkeypatch: pytest.MonkeyPatch) -> N
     ended = [threading.Event(), threading.Event()]
 
     def tell() -> None:
-        for event in ended[: int(bench.ended(RowStatus.EOS))]:
+        for event in ended[: int(bench.ended(RequestStatus.EOS))]:
             event.set()
 
     bench.after_deliver = tell
@@ -485,22 +486,22 @@ def test_metrics_count_what_the_engine_did(shape: Shape) -> None:
     assert bench.value("target_tokens_total") == 2 + 4
     assert bench.value("text_source_tokens_sum") == 3 + 5
     assert bench.value("text_target_tokens_sum") == 2 + 4
-    assert bench.value("rows_running") == 0
-    assert bench.ended(RowStatus.EOS) == 2
+    assert bench.value("texts_running") == 0
+    assert bench.ended(RequestStatus.EOS) == 2
 
 
 def test_running_and_waiting_are_shown_while_there_is_work() -> None:
     """Gauges follow the queue and the slots."""
     bench = EngineBench(rows=2)
     bench.submit(*[words(5, first=10 + i) for i in range(5)])
-    assert bench.value("rows_waiting") == 5
+    assert bench.value("texts_waiting") == 5
     bench.iterate()
 
-    assert (bench.value("rows_running"), bench.value("rows_waiting")) == (2, 3)
+    assert (bench.value("texts_running"), bench.value("texts_waiting")) == (2, 3)
 
 
 def test_each_way_to_end_is_counted_under_its_reason() -> None:
-    """rows_ended has one count per row, with the status as reason."""
+    """texts_ended has one count per row, with the status as reason."""
     bench = EngineBench(rows=8)
     bench.submit(words(1))
     bench.submit(words(9), max_new_tokens=2)
@@ -514,8 +515,9 @@ def test_each_way_to_end_is_counted_under_its_reason() -> None:
     bench.runtime.before_encode = fail
     bench.finish()
 
-    for status in RowStatus:
-        assert bench.ended(status) == (1 if status.final else 0), status
+    for status in RequestStatus:
+        expected = status.final and status is not RequestStatus.STOPPED
+        assert bench.ended(status) == expected, status
 
 
 def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
@@ -525,7 +527,7 @@ def test_a_listener_that_wants_no_tokens_gets_the_end_only() -> None:
     recorder(row).wants_tokens = False
     told: list[int] = []
     recorder(row).token = told.append  # type: ignore[method-assign,assignment]
-    recorder(row).ended = lambda row: told.append(-len(row.output))  # type: ignore[method-assign]
+    recorder(row).ended = lambda request: told.append(-len(request.output))  # type: ignore[method-assign]
 
     bench.finish()
 
@@ -541,22 +543,23 @@ def test_logits_that_are_not_numbers_fail_their_row_alone(shape: Shape) -> None:
     bench.iterate()
     step = bench.runtime.step
 
-    def pad_for_the_first_row(pool: CachePool) -> NDArray[np.int64]:
-        ids = step(pool).copy()
-        ids[bench.engine._rows.index(bad)] = SPECIAL_IDS.pad
+    def pad_for_the_first_row(pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
+        outputs = step(pool, wanted)
+        [slot] = bench.search.slots_of(bad)
+        outputs.next_ids[slot] = SPECIAL_IDS.pad
         for view in pool.states.updated_views():
-            view[bench.engine._rows.index(bad)] = np.nan
-        return ids
+            view[slot] = np.nan
+        return outputs
 
     bench.runtime.step = pad_for_the_first_row  # type: ignore[method-assign]
     bench.iterate()
     bench.runtime.step = step  # type: ignore[method-assign]
     bench.finish()
 
-    assert bad.status is RowStatus.FAILED
+    assert bad.status is RequestStatus.FAILED
     assert bad.correlation_id
     assert recorder(bad).ends == 1
-    assert (good.status, good.output) == (RowStatus.EOS, echo(words(3)))
+    assert (good.status, good.output) == (RequestStatus.EOS, echo(words(3)))
     states = bench.pool.states
     assert not any(np.isnan(view).any() for view in (*states.views(), *states.updated_views()))
 
@@ -573,7 +576,7 @@ def test_a_failed_admission_fails_whoever_has_a_slot(monkeypatch: pytest.MonkeyP
     [later] = bench.submit(words(4, first=70))
     bench.finish()
 
-    assert (running.status, new.status) == (RowStatus.FAILED, RowStatus.FAILED)
+    assert (running.status, new.status) == (RequestStatus.FAILED, RequestStatus.FAILED)
     assert later.output == echo(words(4, first=70))
 
 
@@ -586,7 +589,7 @@ def test_an_engine_that_dies_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
     bench.engine._thread.join(WAIT_S)
 
     assert not bench.engine.alive
-    assert [row.status for row in rows] == [RowStatus.FAILED] * 2
+    assert [row.status for row in rows] == [RequestStatus.FAILED] * 2
     assert [recorder(row).ends for row in rows] == [1, 1]
     with pytest.raises(NotServing):
         bench.submit(words(3))
@@ -600,32 +603,30 @@ def test_a_cancelled_row_far_down_the_queue_leaves_at_once() -> None:
     bench.iterate()
     bench.engine.cancel([rows[590]])
     bench.iterate()
-    assert rows[590].status is RowStatus.CANCELLED
+    assert rows[590].status is RequestStatus.CANCELLED
     bench.clock.advance(6.0)
     bench.iterate()
 
-    assert late[0].status is RowStatus.DEADLINE
-    assert [row for row in bench.engine._waiting if row.status.final] == []
-    assert list(bench.engine._waiting) == [row for row in rows if row.status is RowStatus.WAITING]
+    assert late[0].status is RequestStatus.DEADLINE
+    assert bench.value("texts_waiting") == sum(row.status is RequestStatus.WAITING for row in rows)
 
 
-def test_a_target_begins_with_the_tokens_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_begins_with_the_tokens_it_was_given() -> None:
     """Whatever the graph says; they reach no listener and do not count towards the limit."""
     given = (50, 51)
-    bench = EngineBench(translate=lambda source: (*given, *echo(source)) if len(source) == 5 else echo(source))
-    step = bench.runtime.step
+    sure = certain(echo, SHAPE.vocab_size)
 
-    def wrong_at_first(pool: CachePool) -> NDArray[np.int64]:
-        lengths = pool.cache_lengths[: pool.live].copy()
-        found = step(pool)  # fails unless the row reads the given tokens
-        return np.where((lengths < len(given)) & (pool.max_new_tokens[: pool.live] == 4), 60, found)
+    def score(source: Source, prefix: Source) -> NDArray[np.float32]:
+        if len(source) != 5:
+            return sure(source, prefix)
+        assert prefix[:2] == given[: len(prefix)]
+        return sure(source, prefix[2:])
 
-    monkeypatch.setattr(bench.runtime, "step", wrong_at_first)
-    row, plain = new_row(words(4), max_new_tokens=2), new_row(words(2))
-    row.first_target = given
+    bench = EngineBench(score=score)
+    row, plain = new_request(words(4), max_new_tokens=2, first_target=given), new_request(words(2))
     bench.engine.submit([row, plain])
     bench.iterate(6)
 
-    assert row.output == echo(words(4))[:2]
-    assert row.status is RowStatus.LENGTH
+    assert row.output == recorder(row).tokens == echo(words(4))[:2]
+    assert row.status is RequestStatus.LENGTH
     assert plain.output == echo(words(2))

@@ -8,8 +8,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.errors import QueueFull
-from dragoman.server.request import Row, RowStatus
-from tests.fakes.engine import CELLS, LIMITS, SHAPE, EngineBench, recorder
+from dragoman.server.request import Request, RequestStatus
+from tests.fakes.engine import EngineBench, recorder
+from tests.fakes.pools import CELLS, LIMITS, SHAPE
 from tests.fakes.runtime import FIRST_WORD, Source
 
 ROWS = 4
@@ -32,16 +33,16 @@ class Expected:
         failed: A failure was injected while it was open.
     """
 
-    row: Row
+    row: Request
     cancelled: bool = False
     failed: bool = False
 
     @property
-    def solo(self) -> tuple[RowStatus, list[int]]:
+    def solo(self) -> tuple[RequestStatus, list[int]]:
         """How the row ends, with which text, when it runs alone and undisturbed."""
         target = translate(tuple(self.row.source))
-        limit = self.row.max_new_tokens
-        return (RowStatus.EOS, target) if len(target) < limit else (RowStatus.LENGTH, target[:limit])
+        limit = self.row.options.max_new_tokens
+        return (RequestStatus.EOS, target) if len(target) < limit else (RequestStatus.LENGTH, target[:limit])
 
 
 sources = st.lists(st.integers(FIRST_WORD, 999), max_size=LIMITS.max_source_tokens - 1).map(
@@ -68,7 +69,7 @@ class EngineHistories(RuleBasedStateMachine):
     )
     def submit(self, batch: list[Source], limit: int, timeout_s: float | None) -> None:
         """Send a call of several texts."""
-        waiting = self.bench.value("rows_waiting")
+        waiting = self.bench.value("texts_waiting")
         try:
             rows = self.bench.submit(*batch, max_new_tokens=limit, timeout_s=timeout_s)
         except QueueFull:
@@ -123,12 +124,12 @@ class EngineHistories(RuleBasedStateMachine):
         self.bench.iterate()
         setattr(self.bench.runtime, hook, _nothing)
         for expected in self.accepted:
-            expected.failed |= expected.row.status is RowStatus.FAILED and tuple(expected.row.source) in touched
+            expected.failed |= expected.row.status is RequestStatus.FAILED and tuple(expected.row.source) in touched
 
     @invariant()
     def slots_are_owned_by_running_rows(self) -> None:
         """Live slots and running rows are the same number, within the pool."""
-        running = [e for e in self.accepted if e.row.status is RowStatus.RUNNING]
+        running = [e for e in self.accepted if e.row.status is RequestStatus.RUNNING]
         assert self.bench.pool.live == len(running) <= ROWS
 
     @invariant()
@@ -137,7 +138,7 @@ class EngineHistories(RuleBasedStateMachine):
         for expected in self.accepted:
             row = expected.row
             _, target = expected.solo
-            assert recorder(row).tokens == row.output == target[: len(row.output)]
+            assert recorder(row).tokens == target[: len(recorder(row).tokens)]
             assert recorder(row).ends == row.status.final
 
     def teardown(self) -> None:
@@ -145,7 +146,7 @@ class EngineHistories(RuleBasedStateMachine):
         self.bench.finish()
         for expected in self.accepted:
             self._check_end(expected)
-        counted = {status: self.bench.ended(status) for status in RowStatus}
+        counted = {status: self.bench.ended(status) for status in RequestStatus}
         assert sum(counted.values()) == len(self.accepted)
         for status, count in counted.items():
             assert count == sum(expected.row.status is status for expected in self.accepted)
@@ -154,12 +155,12 @@ class EngineHistories(RuleBasedStateMachine):
     def _check_end(self, expected: Expected) -> None:
         row = expected.row
         assert recorder(row).ends == 1
-        if row.status is RowStatus.CANCELLED:
+        if row.status is RequestStatus.CANCELLED:
             assert expected.cancelled
-        elif row.status is RowStatus.DEADLINE:
+        elif row.status is RequestStatus.DEADLINE:
             assert row.deadline is not None
             assert self.bench.clock() >= row.deadline
-        elif row.status is RowStatus.FAILED:
+        elif row.status is RequestStatus.FAILED:
             assert expected.failed
             assert row.correlation_id
         else:

@@ -4,6 +4,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from dragoman.server.errors import (
+    AnswerTooLarge,
     CallError,
     DeadlineExceeded,
     EngineFault,
@@ -11,6 +12,7 @@ from dragoman.server.errors import (
     ModelNotFound,
     NotServing,
     QueueFull,
+    Unsupported,
     to_status,
 )
 
@@ -38,8 +40,10 @@ class FakeCall:
     ("error", "code"),
     [
         (InvalidArgument("texts[3]", "too long"), grpc.StatusCode.INVALID_ARGUMENT),
+        (Unsupported("options.x", "not here"), grpc.StatusCode.FAILED_PRECONDITION),
         (ModelNotFound("no"), grpc.StatusCode.NOT_FOUND),
         (QueueFull("full", 1.0), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        (AnswerTooLarge(7, 5), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (NotServing("draining"), grpc.StatusCode.UNAVAILABLE),
         (DeadlineExceeded("late"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (EngineFault("abc123"), grpc.StatusCode.INTERNAL),
@@ -63,6 +67,16 @@ def test_an_invalid_argument_names_its_field_for_programs() -> None:
     [violation] = detail.field_violations
     assert (violation.field, violation.description) == ("texts[3]", "200 tokens, the limit is 127")
     assert status.details == "texts[3]: 200 tokens, the limit is 127"
+
+
+def test_what_the_model_cannot_give_names_the_option() -> None:
+    """PreconditionFailure has it for programs."""
+    rich = rpc_status.from_call(FakeCall(to_status(Unsupported("options.x", "the model gives none"))))
+
+    detail = error_details_pb2.PreconditionFailure()
+    assert rich.details[0].Unpack(detail)
+    [violation] = detail.violations
+    assert (violation.type, violation.subject, violation.description) == ("MODEL", "options.x", "the model gives none")
 
 
 @pytest.mark.parametrize("seconds", [0.1, 2.0, 30.0])

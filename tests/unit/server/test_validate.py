@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -7,9 +8,10 @@ from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.languages import Languages, LanguageTokens
 from dragoman.model.tokenizers import Tokenizer
-from dragoman.server import validate
+from dragoman.server import decoding, validate
+from dragoman.server.decoding import Allowed, Decoding
 from dragoman.server.errors import InvalidArgument, ModelNotFound
-from dragoman.server.validate import Source
+from dragoman.server.validate import Source, Text
 from dragoman.v1 import translation_pb2 as pb
 
 BUNDLE = Path(__file__).parents[2] / "data" / "tiny-v1"
@@ -25,10 +27,19 @@ def tokenizer(manifest: Manifest) -> Tokenizer:
     return bundle.load_tokenizer(BUNDLE, manifest)
 
 
-def tokenize(tokenizer: Tokenizer, manifest: Manifest, *texts: str, max_new_tokens: int = 0) -> list[Source]:
-    fields = [f"texts[{index}]" for index in range(len(texts))]
-    options = pb.DecodingOptions(max_new_tokens=max_new_tokens)
-    return validate.tokenize(texts, fields, options, tokenizer, manifest, ("en", "de"))
+def options(**values: Any) -> Decoding:
+    allowed = Allowed("tiny", vocab_size=400, max_target_tokens=128, slots=8, can_align=True)
+    return decoding.read(pb.DecodingOptions(**values), allowed)
+
+
+def tokenize(
+    tokenizer: Tokenizer, manifest: Manifest, *texts: str, prefixes: tuple[str, ...] = (), max_new_tokens: int = 0
+) -> list[Source]:
+    given = [
+        Text(text, f"texts[{index}]", prefixes[index] if prefixes else "", f"target_prefixes[{index}]")
+        for index, text in enumerate(texts)
+    ]
+    return validate.tokenize(given, options(max_new_tokens=max_new_tokens), tokenizer, manifest, ("en", "de"))
 
 
 def text_of(tokenizer: Tokenizer, tokens: int) -> str:
@@ -161,14 +172,11 @@ def test_the_longest_text_is_accepted_and_one_token_more_is_not(tokenizer: Token
 
 
 def test_max_new_tokens_is_used_as_given_up_to_the_models_limit(tokenizer: Tokenizer, manifest: Manifest) -> None:
-    """0 means the default; the limit itself is allowed."""
+    """0 means the default; the limit itself is allowed, and `decoding` refuses more."""
     [own] = tokenize(tokenizer, manifest, "one", max_new_tokens=5)
     [largest] = tokenize(tokenizer, manifest, "one", max_new_tokens=128)
-    with pytest.raises(InvalidArgument, match="129 is more than the model's 128") as caught:
-        tokenize(tokenizer, manifest, "one", max_new_tokens=129)
 
     assert (own.max_new_tokens, largest.max_new_tokens) == (5, 128)
-    assert caught.value.field == "options.max_new_tokens"
 
 
 def several(manifest: Manifest, **changes: str) -> Manifest:
@@ -191,12 +199,15 @@ def test_a_model_of_several_languages_wants_to_be_told(manifest: Manifest) -> No
 
 def test_language_tokens_are_added_and_counted_by_nobody(tokenizer: Tokenizer, manifest: Manifest) -> None:
     """The caller's limit on new tokens and the reported source tokens are about the text."""
-    options = pb.DecodingOptions(max_new_tokens=2)
-    [plain] = validate.tokenize(["one"], ["text"], options, tokenizer, manifest, ("en", "de"))
-    [framed] = validate.tokenize(["one"], ["text"], options, tokenizer, several(manifest), ("en", "de"))
+    text = [Text("one", "text")]
+    [plain] = validate.tokenize(text, options(max_new_tokens=2), tokenizer, manifest, ("en", "de"))
+    [framed] = validate.tokenize(text, options(max_new_tokens=2), tokenizer, several(manifest), ("en", "de"))
 
     assert list(framed.ids) == [20, *plain.ids]
     assert (framed.tokens, framed.max_new_tokens, framed.first_target) == (plain.tokens, 2, (30,))
+    assert framed.forced == (30,)
+    for source in (plain, framed):
+        assert tokenizer.decode(source.ids[source.own : source.own + source.tokens]) == "one"
 
 
 def test_language_tokens_take_their_room(tokenizer: Tokenizer, manifest: Manifest) -> None:
@@ -204,7 +215,58 @@ def test_language_tokens_take_their_room(tokenizer: Tokenizer, manifest: Manifes
     limits = manifest.limits
     text = text_of(tokenizer, limits.max_source_tokens - 1)
     with pytest.raises(InvalidArgument, match=f"the limit is {limits.max_source_tokens - 2};"):
-        validate.tokenize([text], ["text"], pb.DecodingOptions(), tokenizer, several(manifest), ("en", "de"))
-    options = pb.DecodingOptions(max_new_tokens=limits.max_target_tokens)
-    with pytest.raises(InvalidArgument, match=f"more than the model's {limits.max_target_tokens - 1};"):
-        validate.tokenize(["one"], ["text"], options, tokenizer, several(manifest), ("en", "de"))
+        validate.tokenize([Text(text, "text")], options(), tokenizer, several(manifest), ("en", "de"))
+    largest = options(max_new_tokens=limits.max_target_tokens)
+    with pytest.raises(InvalidArgument, match=f"more than the model's {limits.max_target_tokens - 1} for text;"):
+        validate.tokenize([Text("one", "text")], largest, tokenizer, several(manifest), ("en", "de"))
+
+
+def test_prefixes_are_none_or_one_per_text() -> None:
+    """Anything else leaves open whose they are."""
+    validate.check_prefixes([], 3)
+    validate.check_prefixes(["", "a", ""], 3)
+    with pytest.raises(InvalidArgument, match="target_prefixes: 2 were sent with 3 texts; send none, or one per text"):
+        validate.check_prefixes(["a", "b"], 3)
+
+
+def test_a_prefix_begins_the_target_and_takes_its_room(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """Behind the language's tokens; the limit on new tokens does not count it."""
+    prefix = tokenizer.encode("zwei und")[:-1]
+    [with_prefix] = tokenize(tokenizer, manifest, "one", prefixes=("zwei und",), max_new_tokens=5)
+    [without] = tokenize(tokenizer, manifest, "one", prefixes=("",))
+    with pytest.raises(InvalidArgument, match=f"128 is more than the model's {128 - len(prefix)} for"):
+        tokenize(tokenizer, manifest, "one", prefixes=("zwei und",), max_new_tokens=128)
+
+    assert (list(with_prefix.prefix), with_prefix.max_new_tokens) == (prefix, 5)
+    assert with_prefix.forced == tuple(prefix)
+    assert list(without.prefix) == []
+
+
+def test_a_prefix_that_leaves_no_room_is_refused(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """One token has to be left for what follows."""
+    [longest] = tokenize(tokenizer, manifest, "one", prefixes=(text_of(tokenizer, 127),))
+    with pytest.raises(InvalidArgument, match="128 tokens, the limit is 127") as caught:
+        tokenize(tokenizer, manifest, "one", "one", prefixes=("", text_of(tokenizer, 128)))
+
+    assert longest.max_new_tokens == 1
+    assert caught.value.field == "target_prefixes[1]"
+
+
+def test_a_prefix_that_the_model_cannot_write_is_refused() -> None:
+    """Without byte fallback a character may be unknown; dropping it would change what the caller gave."""
+    folder = BUNDLE.parent / "tiny-v2"
+    manifest = bundle.load_manifest(folder)
+    tokenizer = bundle.load_tokenizer(folder, manifest)
+    with pytest.raises(InvalidArgument, match="has characters that the model cannot write") as caught:
+        validate.tokenize(
+            [Text("one", "text", "\U0001f600", "target_prefix")], options(), tokenizer, manifest, ("en", "de")
+        )
+
+    assert caught.value.field == "target_prefix"
+
+
+def test_a_blank_text_needs_no_prefix(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """Its translation is blank, so a prefix for all lines of a file does no harm."""
+    [blank] = tokenize(tokenizer, manifest, " ", prefixes=("zwei",))
+
+    assert list(blank.ids) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 
 from dragoman.client.channel import DEFAULT_TARGET
 
@@ -20,9 +21,25 @@ def count_or_zero(text: str) -> int:
     return _whole_number(text, 0)
 
 
-def _whole_number(text: str, least: int) -> int:
-    if not text.isascii() or not text.isdecimal() or not least <= int(text) < 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {2**32 - 1}")
+def seed(text: str) -> int:
+    """Return a whole number from 0 that a seed may be."""
+    return _whole_number(text, 0, 2**63 - 1)
+
+
+def number(text: str) -> float:
+    """Return a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return value
+
+
+def _whole_number(text: str, least: int, most: int = 2**32 - 1) -> int:
+    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
     return int(text)
 
 

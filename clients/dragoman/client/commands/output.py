@@ -1,4 +1,4 @@
-"""What `dragoman translate` writes: one line per line, and files that are complete or not there."""
+"""What the commands write: one line per line, and files that are complete or not there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from dragoman.client.commands.lines import Line
 from dragoman.client.errors import OutputError
-from dragoman.client.results import Translation
+from dragoman.client.results import Hypothesis, Translation
 
 STDOUT = "-"
 
@@ -35,15 +35,63 @@ def plain_line(line: Line, translation: Translation) -> str:
 
 
 def json_line(line: Line, translation: Translation) -> str:
-    """Return source, translation and its numbers as one line of JSON."""
-    values = {
+    """Return source, translation, its numbers, and what else was asked for, as one line of JSON."""
+    values: dict[str, object] = {
         "text": line.text,
         "translation": translation.text,
         "finish_reason": translation.finish_reason.value,
         "source_tokens": translation.source_tokens,
         "target_tokens": translation.target_tokens,
     }
+    if translation.hypotheses:
+        values["hypotheses"] = [_json_hypothesis(hypothesis) for hypothesis in translation.hypotheses]
+    if translation.source_pieces:
+        values["source_pieces"] = translation.source_pieces
     return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _json_hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
+    values = {
+        "text": hypothesis.text,
+        "finish_reason": hypothesis.finish_reason.value,
+        "target_tokens": hypothesis.target_tokens,
+        "score": hypothesis.score,
+        "log_prob": hypothesis.log_prob,
+        "tokens": [{"text": token.text, "log_prob": token.log_prob} for token in hypothesis.tokens] or None,
+        "alignment": hypothesis.alignment or None,
+        "seed": hypothesis.seed,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class FieldsLine:
+    """Writes what belongs to a translation behind it, in the columns of Moses: N ||| text ||| alignment ||| score.
+
+    N, the number of the input line from 0, is there with `n_best`, which writes every hypothesis on a line of its own.
+    """
+
+    def __init__(self, *, n_best: bool, alignment: bool, scores: bool) -> None:
+        """Choose the columns besides the text."""
+        self._n_best = n_best
+        self._alignment = alignment
+        self._scores = scores
+        self._number = 0
+
+    def __call__(self, line: Line, translation: Translation) -> str:
+        """Return the lines of the next translation."""
+        number = self._number
+        self._number += 1
+        if not self._n_best:
+            return self._columns(translation.hypotheses[0]) + line.ending
+        return "".join(f"{number} ||| {self._columns(hypothesis)}\n" for hypothesis in translation.hypotheses)
+
+    def _columns(self, hypothesis: Hypothesis) -> str:
+        columns = [on_one_line(hypothesis.text)]
+        if self._alignment:
+            columns.append(" ".join(f"{source}-{target}" for source, target in hypothesis.aligned_pairs))
+        if self._scores:
+            columns.append("" if hypothesis.score is None else f"{hypothesis.score:.6f}")
+        return " ||| ".join(columns)
 
 
 @contextmanager

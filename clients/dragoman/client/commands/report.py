@@ -1,4 +1,4 @@
-"""What `dragoman translate` says when a call fails: which lines, why, and what to do."""
+"""What `dragoman translate` and `dragoman score` say when a call fails: which lines, why, and what to do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from dragoman.client.errors import (
     UnavailableError,
 )
 
-_TEXT_FIELD = re.compile(r"texts\[(\d+)\]")
+_TEXT_FIELD = re.compile(r"(?:texts|target_prefixes|pairs)\[(\d+)\](?:\.(source|target))?")
 
 
-def failure(error: CallError, lines: Sequence[Line], *, server: str, timeout_s: float) -> CommandError:
+def failure(
+    error: CallError, lines: Sequence[Line], *, server: str, timeout_s: float, done: str = "translated"
+) -> CommandError:
     """Return the error for the user; the caller raises it `from error`.
 
     Args:
@@ -28,8 +30,9 @@ def failure(error: CallError, lines: Sequence[Line], *, server: str, timeout_s: 
         lines: What was sent, one line per text.
         server: Address that was called.
         timeout_s: Deadline of the call.
+        done: What should have been done with the lines.
     """
-    return CommandError(f"{place(lines)} not translated: {_reason(error, lines, server, timeout_s)}")
+    return CommandError(f"{place(lines)} not {done}: {_reason(error, lines, server, timeout_s)}")
 
 
 def unreachable(error: CallError, *, server: str, timeout_s: float) -> CommandError:
@@ -74,7 +77,7 @@ def _reason(error: CallError, lines: Sequence[Line], server: str, timeout_s: flo
 
 def _violation(violation: FieldViolation, lines: Sequence[Line]) -> str:
     described = _with_places(violation.description, lines)
-    if violation.field == "texts":
+    if violation.field in ("texts", "pairs"):
         return f"{described} (--batch sets how many are sent at once)"
     if violation.field in violation.description:
         return described
@@ -86,6 +89,8 @@ def _with_places(text: str, lines: Sequence[Line]) -> str:
 
     def named(match: re.Match[str]) -> str:
         index = int(match[1])
-        return _place(lines[index]) if index < len(lines) else match[0]
+        if index >= len(lines):
+            return match[0]
+        return f"{match[2]} of {_place(lines[index])}" if match[2] else _place(lines[index])
 
     return _TEXT_FIELD.sub(named, text)

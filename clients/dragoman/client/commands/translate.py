@@ -14,31 +14,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from dragoman.client.aio import AsyncTranslationClient
-from dragoman.client.channel import DEFAULT_TARGET
 from dragoman.client.client import TranslationClient
-from dragoman.client.commands import arguments
-from dragoman.client.commands.lines import STDIN, Line, argument_lines, batches, count_lines, file_lines
-from dragoman.client.commands.output import STDOUT, Write, json_line, on_one_line, open_output, plain_line
+from dragoman.client.commands.common import BATCHES_IN_FLIGHT, add_files, add_server, input_lines, progress_bar
+from dragoman.client.commands.decoding import add_decoding_arguments, add_priority, decoding_options
+from dragoman.client.commands.lines import Line, batches
+from dragoman.client.commands.output import STDOUT, FieldsLine, Write, json_line, on_one_line, open_output, plain_line
 from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import failure
 from dragoman.client.errors import CallError, CommandError, DragomanError
 from dragoman.client.options import DecodingOptions
 from dragoman.client.results import FinishReason, Translation
-from dragoman.client.retry import DEFAULT_TIMEOUT_S
 
 HELP = "translate texts through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
-
-_DEFAULT_BATCH = 32
-_BATCHES_IN_FLIGHT = 4
-_PROGRESS_DELAY_S = 1.0
 
 _Batch = tuple[Line, ...]
 _Translated = tuple[_Batch, tuple[Translation, ...]]
@@ -51,6 +46,7 @@ class _Settings:
     source_language: str
     target_language: str
     options: DecodingOptions
+    target_prefix: str
     timeout_s: float
     max_lines: int
 
@@ -68,62 +64,35 @@ class _Counts:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="text to translate")
-    parser.add_argument(
-        "--file",
-        dest="files",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="read lines from these files; - is stdin, which is also read when there is neither TEXT nor FILE",
+    add_files(parser)
+    add_server(parser)
+    add_priority(parser)
+    add_decoding_arguments(parser)
+    _add_output(parser.add_argument_group("output"))
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--scores", action="store_true", help="write each translation's score behind it: text ||| score")
+    group.add_argument(
+        "--alignment",
+        action="store_true",
+        help="write which source token each token of the translation comes from: text ||| 0-0 2-1",
     )
-    parser.add_argument(
-        "--output",
-        default=STDOUT,
-        metavar="FILE",
-        help="write to this file, which appears only once it is complete (default: stdout)",
+    group.add_argument("--token-scores", action="store_true", help="with --json: the log-probability of each token")
+    group.add_argument(
+        "--n-best",
+        action="store_true",
+        help="write every hypothesis on a line of its own, as Moses does: number of the input line ||| text ||| score",
     )
-    parser.add_argument(
-        "--server",
-        type=arguments.server,
-        default=DEFAULT_TARGET,
-        metavar="HOST:PORT",
-        help="where the server listens (default: %(default)s)",
-    )
-    parser.add_argument("--source", default="", metavar="TAG", help="language of the texts, if the model has several")
-    parser.add_argument(
-        "--target", default="", metavar="TAG", help="language to translate to, if the model has several"
-    )
-    parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the server's)")
-    parser.add_argument(
-        "--batch",
-        type=arguments.count,
-        default=_DEFAULT_BATCH,
-        metavar="N",
-        help=f"lines per call; {_BATCHES_IN_FLIGHT} calls run at a time (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=arguments.count_or_zero,
-        default=0,
-        metavar="N",
-        help="most tokens of one translation (default: 0, the server's, which grows with the source)",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=arguments.seconds,
-        default=DEFAULT_TIMEOUT_S,
-        metavar="S",
-        help="seconds for one call, its retries included (default: %(default)g)",
-    )
-    shape = parser.add_mutually_exclusive_group()
+    shape = group.add_mutually_exclusive_group()
     shape.add_argument(
         "--stream", action="store_true", help="write each translation piece by piece, one text after the other"
     )
     shape.add_argument(
         "--json",
         action="store_true",
-        help="write one JSON object per line: text, translation, finish_reason, source_tokens, target_tokens",
+        help="write one JSON object per line: text, translation, finish_reason, source_tokens, target_tokens, and "
+        "hypotheses if there is more to say",
     )
 
 
@@ -133,19 +102,21 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         DragomanError: Some lines were not translated; names them and says why.
     """
-    if args.texts and args.files:
-        print("dragoman translate: give texts or --file, not both", file=sys.stderr)
+    problem = _usage_problem(args)
+    if problem:
+        print(f"dragoman translate: {problem}", file=sys.stderr)
         return 2
     settings = _Settings(
         server=args.server,
         model=args.model,
         source_language=args.source,
         target_language=args.target,
-        options=DecodingOptions(max_new_tokens=args.max_new_tokens),
+        options=decoding_options(args),
+        target_prefix=args.target_prefix,
         timeout_s=args.timeout,
         max_lines=args.batch,
     )
-    lines, total = _input(args.texts, args.files)
+    lines, total = input_lines("translate", args.texts, args.files)
     try:
         return _run(args, lines, total, settings)
     except CommandError as error:
@@ -159,8 +130,8 @@ def _run(args: argparse.Namespace, lines: Iterator[Line | None], total: int | No
         if args.stream:
             counts = _stream(lines, write, settings)
         else:
-            form = json_line if args.json else plain_line
-            with _progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress:
+            form = _form(args)
+            with progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress:
                 counts = asyncio.run(_translate(lines, write, form, progress, settings))
     if counts.cut:
         print(
@@ -171,21 +142,29 @@ def _run(args: argparse.Namespace, lines: Iterator[Line | None], total: int | No
     return 0
 
 
-def _input(texts: Sequence[str], files: Sequence[str]) -> tuple[Iterator[Line | None], int | None]:
-    if texts:
-        return iter(list(argument_lines(texts))), len(texts)
-    if not files and sys.stdin.isatty():
-        print("dragoman translate: reading from the terminal, one text per line; Ctrl-D ends", file=sys.stderr)
-    paths = files or [STDIN]
-    total = count_lines(paths)
-    return file_lines(paths), total
+def _usage_problem(args: argparse.Namespace) -> str:
+    """Return what is wrong with flags that argparse cannot compare, or nothing."""
+    if args.texts and args.files:
+        return "give texts or --file, not both"
+    several = "--num-hypotheses" if args.num_hypotheses > 1 else "--alternatives" if args.alternatives > 1 else ""
+    if several and not (args.n_best or args.json):
+        return f"{several} needs --n-best or --json, which write more than one translation of a line"
+    if args.token_scores and not args.json:
+        return "--token-scores needs --json"
+    extra = "--n-best" if args.n_best else "--scores" if args.scores else "--alignment" if args.alignment else ""
+    if extra and args.stream:
+        return f"--stream writes nothing but text, so it does not go together with {extra}"
+    if args.n_best and args.json:
+        return "give --n-best or --json, not both; --json has all hypotheses"
+    return ""
 
 
-def _progress_bar(total: int | None, *, to_terminal: bool) -> tqdm[NoReturn]:
-    # Translations that appear on the terminal are progress enough, and a bar would be drawn among them.
-    is_hidden = to_terminal or not sys.stderr.isatty()
-    bar: tqdm[NoReturn] = tqdm(total=total, unit=" lines", delay=_PROGRESS_DELAY_S, disable=is_hidden, file=sys.stderr)
-    return bar
+def _form(args: argparse.Namespace) -> Callable[[Line, Translation], str]:
+    if args.json:
+        return json_line
+    if args.n_best or args.scores or args.alignment:
+        return FieldsLine(n_best=args.n_best, alignment=args.alignment, scores=args.scores or args.n_best)
+    return plain_line
 
 
 async def _translate(
@@ -210,6 +189,7 @@ async def _translate(
             try:
                 result = await client.translate(
                     [line.text for line in batch],
+                    target_prefixes=[settings.target_prefix] * len(batch) if settings.target_prefix else (),
                     model=settings.model,
                     source_language=settings.source_language,
                     target_language=settings.target_language,
@@ -219,7 +199,7 @@ async def _translate(
                 raise failure(error, batch, server=settings.server, timeout_s=settings.timeout_s) from error
             return batch, result.translations
 
-        await run_in_order(batches(lines, max_lines=settings.max_lines), work, emit, max_in_flight=_BATCHES_IN_FLIGHT)
+        await run_in_order(batches(lines, max_lines=settings.max_lines), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
     return counts
 
 
@@ -237,6 +217,7 @@ def _stream_line(client: TranslationClient, line: Line, write: Write, counts: _C
     try:
         with client.stream(
             line.text,
+            target_prefix=settings.target_prefix,
             model=settings.model,
             source_language=settings.source_language,
             target_language=settings.target_language,

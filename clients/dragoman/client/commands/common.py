@@ -1,0 +1,91 @@
+"""What `dragoman translate` and `dragoman score` have in common: input, output, and the server to call."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from dragoman.client.channel import DEFAULT_TARGET
+from dragoman.client.commands import arguments
+from dragoman.client.commands.lines import STDIN, Line, argument_lines, count_lines, file_lines
+from dragoman.client.commands.output import STDOUT
+from dragoman.client.retry import DEFAULT_TIMEOUT_S
+
+BATCHES_IN_FLIGHT = 4
+_DEFAULT_BATCH = 32
+_PROGRESS_DELAY_S = 1.0
+
+
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add input and output files."""
+    parser.add_argument(
+        "--file",
+        dest="files",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="read lines from these files; - is stdin, which is also read when nothing else is given",
+    )
+    parser.add_argument(
+        "--output",
+        default=STDOUT,
+        metavar="FILE",
+        help="write to this file, which appears only once it is complete (default: stdout)",
+    )
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add the server, what it is asked for, and how."""
+    parser.add_argument(
+        "--server",
+        type=arguments.server,
+        default=DEFAULT_TARGET,
+        metavar="HOST:PORT",
+        help="where the server listens (default: %(default)s)",
+    )
+    parser.add_argument("--source", default="", metavar="TAG", help="language of the texts, if the model has several")
+    parser.add_argument(
+        "--target", default="", metavar="TAG", help="language to translate to, if the model has several"
+    )
+    parser.add_argument("--model", default="", metavar="NAME", help="model to use (default: the server's)")
+    parser.add_argument(
+        "--batch",
+        type=arguments.count,
+        default=_DEFAULT_BATCH,
+        metavar="N",
+        help=f"lines per call; {BATCHES_IN_FLIGHT} calls run at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=arguments.seconds,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="S",
+        help="seconds for one call, its retries included (default: %(default)g)",
+    )
+
+
+def input_lines(command: str, texts: list[str], files: list[str]) -> tuple[Iterator[Line | None], int | None]:
+    """Return the lines of arguments, files or stdin, and how many there are, if that can be known.
+
+    Raises:
+        InputError: An input cannot be read; files are read once before anything is sent.
+    """
+    if texts:
+        return iter(list(argument_lines(texts))), len(texts)
+    if not files and sys.stdin.isatty():
+        print(f"dragoman {command}: reading from the terminal, one text per line; Ctrl-D ends", file=sys.stderr)
+    paths = files or [STDIN]
+    total = count_lines(paths)
+    return file_lines(paths), total
+
+
+def progress_bar(total: int | None, *, to_terminal: bool) -> tqdm[NoReturn]:
+    """Return a bar that counts lines; it is hidden where lines of output would be drawn among it."""
+    is_hidden = to_terminal or not sys.stderr.isatty()
+    bar: tqdm[NoReturn] = tqdm(total=total, unit=" lines", delay=_PROGRESS_DELAY_S, disable=is_hidden, file=sys.stderr)
+    return bar

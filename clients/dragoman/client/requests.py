@@ -1,0 +1,116 @@
+"""The messages of a call, made of what its caller gives. Shared by both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.client.options import PRIORITIES, DecodingOptions, Priority, check_text, check_texts
+from dragoman.v1 import translation_pb2 as pb
+
+CALLER_KEY = "dragoman-caller"  # metadata that names whose call it is
+Metadata = tuple[tuple[str, str], ...]
+
+
+def translate_request(
+    texts: Sequence[str],
+    *,
+    target_prefixes: Sequence[str],
+    model: str,
+    source_language: str,
+    target_language: str,
+    options: DecodingOptions,
+    request_id: str,
+) -> pb.TranslateRequest:
+    """Return the message for many texts.
+
+    Raises:
+        TypeError: `texts` or `target_prefixes` is one text instead of a sequence of texts, or holds something else.
+        ValueError: A text cannot be encoded as UTF-8.
+    """
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(
+            f"texts is one {type(texts).__name__}; it must be a sequence of str. Write translate([text]), "
+            "or translate_text(text) for one text"
+        )
+    return pb.TranslateRequest(
+        texts=check_texts(texts, "texts"),
+        target_prefixes=check_texts(target_prefixes, "target_prefixes"),
+        model=model,
+        source_language=source_language,
+        target_language=target_language,
+        options=options.to_proto(),
+        id=request_id,
+    )
+
+
+def stream_request(
+    text: str,
+    *,
+    target_prefix: str,
+    model: str,
+    source_language: str,
+    target_language: str,
+    options: DecodingOptions,
+    request_id: str,
+) -> pb.StreamTranslateRequest:
+    """Return the message for one text whose translation is streamed.
+
+    Raises:
+        TypeError: `text` or `target_prefix` is not a str.
+        ValueError: One of them cannot be encoded as UTF-8.
+    """
+    check_text(text, "text")
+    check_text(target_prefix, "target_prefix")
+    return pb.StreamTranslateRequest(
+        text=text,
+        target_prefix=target_prefix,
+        model=model,
+        source_language=source_language,
+        target_language=target_language,
+        options=options.to_proto(),
+        id=request_id,
+    )
+
+
+def score_request(
+    pairs: Sequence[tuple[str, str]],
+    *,
+    model: str,
+    source_language: str,
+    target_language: str,
+    priority: Priority,
+    request_id: str,
+) -> pb.ScoreRequest:
+    """Return the message for pairs of a text and its translation.
+
+    Raises:
+        TypeError: A pair is something else than two str.
+        ValueError: A text cannot be encoded as UTF-8.
+    """
+    messages = []
+    for index, pair in enumerate(pairs):
+        if isinstance(pair, (str, bytes)) or len(pair) != 2:
+            raise TypeError(f"pairs[{index}] is not a pair; it must be (source, target)")
+        source, target = pair
+        check_text(source, f"pairs[{index}][0]")
+        check_text(target, f"pairs[{index}][1]")
+        messages.append(pb.ScorePair(source=source, target=target))
+    return pb.ScoreRequest(
+        pairs=messages,
+        model=model,
+        source_language=source_language,
+        target_language=target_language,
+        priority=PRIORITIES[priority],
+        id=request_id,
+    )
+
+
+def call_metadata(caller: str) -> Metadata:
+    """Return the metadata of every call.
+
+    Raises:
+        ValueError: gRPC cannot send the name.
+    """
+    if not (caller.isascii() and caller.isprintable()):
+        raise ValueError(f"caller is {caller!r}; it must be printable ASCII")
+    return ((CALLER_KEY, caller),) if caller else ()
