@@ -12,9 +12,9 @@ PIP_INSTALL = pip install --quiet --constraint constraints.txt
 export ORT_DISABLE_TELEMETRY = 1
 
 SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
-FULL_TESTS = tests/unit/model tests/unit/export $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
+FULL_TESTS = tests/unit/model tests/unit/export tests/unit/benchmarks $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
 
-.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model bench-export clean
+.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model bench-export bench bench-engine bench-service bench-cost soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -48,8 +48,8 @@ pipeline: .venv/.installed  ## generated task: train, export, verify, serve, tra
 model: .venv/.installed  ## build the corpus and train and export the built-in model (about 100 minutes)
 	$(FULL)/dragoman corpus build --pair en-de --out build/corpus/en-de
 	$(FULL)/dragoman train --recipe model/recipes/en-de.toml --data build/corpus/en-de --out build/runs/en-de
-	$(FULL)/dragoman export --checkpoint build/runs/en-de --precision int8 --name en-de \
-	  --data build/corpus/en-de/test.gnomehelp.tsv --out server/dragoman/server/models/en-de
+	$(FULL)/dragoman export --checkpoint build/runs/en-de --precision int8-static --name en-de \
+	  --data build/corpus/en-de/valid.tsv --out server/dragoman/server/models/en-de
 
 bench-model: .venv/.installed  ## training speed against transformers, cost of layers, variants on the generated task
 	$(FULL)/python tests/benchmarks/training.py
@@ -58,6 +58,30 @@ bench-model: .venv/.installed  ## training speed against transformers, cost of l
 
 bench-export: .venv/.installed .venv-optimum/.installed  ## size and speed of graphs in every precision, beside Optimum's
 	$(FULL)/python tests/benchmarks/graphs.py --optimum .venv-optimum/bin/python
+
+# What benchmarks translate: texts and translations in two columns. `make model` builds these.
+BENCH_TEXTS ?= $(wildcard build/corpus/en-de/test.gnomehelp.tsv)
+# For example --quick, which tries everything in a minute each and measures nothing.
+BENCH_FLAGS ?=
+
+bench:  ## engine and server beside CTranslate2 and transformers: tables and pictures in build/bench (hours)
+	rm -rf build/bench/models
+	$(MAKE) bench-engine
+	$(MAKE) bench-service
+	$(MAKE) bench-cost
+	$(FULL)/python -m tests.benchmarks.report build/bench
+
+bench-engine: .venv/.installed  ## tokens per second beside CTranslate2 and transformers, same weights
+	$(FULL)/python -m tests.benchmarks.engine $(BENCH_TEXTS:%=--pairs %) $(BENCH_FLAGS)
+
+bench-service: .venv/.installed  ## latency by offered load beside a batching server around CTranslate2
+	$(FULL)/python -m tests.benchmarks.service $(BENCH_TEXTS:%=--texts %) $(BENCH_FLAGS)
+
+bench-cost: .venv/.installed  ## a decode step by rows, cache length, vocabulary; memory; overheads
+	$(FULL)/python -m tests.benchmarks.cost $(BENCH_TEXTS:%=--texts %) $(BENCH_FLAGS)
+
+soak: .venv/.installed  ## half an hour of random calls against a server: flat memory, nothing left over
+	$(FULL)/python -m tests.benchmarks.soak $(BENCH_FLAGS)
 
 proto: .venv-proto/.installed  ## regenerate the gRPC code
 	PATH=$(CURDIR)/$(PROTO):$$PATH $(PROTO)/python protos/generate.py
