@@ -16,6 +16,7 @@ import torch
 from onnxscript import ir
 
 from dragoman.export import bundle
+from dragoman.export.calibration import CalibrationPair
 from dragoman.export.precision import DEVICES, Precision, convert
 from dragoman.export.storage import save
 from dragoman.model.checkpoint import Checkpoint
@@ -23,6 +24,7 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.generated import examples
 from dragoman.model.tokenizers import Tokenizer, train_tokenizer
 from dragoman.model.transformer import Transformer
+from dragoman.model.vocab import SpecialIds
 
 
 @functools.cache
@@ -74,6 +76,19 @@ def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]
     return [[*generator.integers(4, size, n - 1).tolist(), eos] for n in lengths]
 
 
+def random_calibration(config: ModelConfig, special: SpecialIds, count: int = 40) -> list[CalibrationPair]:
+    """Return pairs of random tokens, of all lengths that the model takes."""
+    generator = np.random.default_rng(1)
+    sizes = config.source_vocab_size or config.vocab_size, config.vocab_size
+    longest = config.max_source_tokens, config.max_target_tokens - 1
+
+    def ids(side: int) -> list[int]:
+        length = int(generator.integers(1, longest[side]))
+        return [*generator.integers(4, sizes[side], length).tolist(), special.eos]
+
+    return [CalibrationPair(ids(0), ids(1)) for _ in range(count)]
+
+
 def plant(folder: Path, out: Path, graph: str, change: Callable[[onnx.ModelProto], None]) -> Path:
     """Copy a bundle with a changed graph and a manifest that matches it."""
     out.mkdir()
@@ -101,7 +116,8 @@ def converted(folder: Path, out: Path, precision: Precision) -> Path:
         (out / name).write_bytes((folder / name).read_bytes())
     steps = manifest.model.pop("steps")
     encoder, decoder = (ir.load(folder / name) for name in bundle.GRAPHS)
-    convert(encoder, decoder, ModelConfig.from_dict(manifest.model), manifest.special, precision)
+    config = ModelConfig.from_dict(manifest.model)
+    convert(encoder, decoder, config, manifest.special, precision, random_calibration(config, manifest.special))
     save(encoder, out / bundle.ENCODER)
     save(decoder, out / bundle.DECODER)
     manifest.model["steps"] = steps

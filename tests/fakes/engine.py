@@ -14,7 +14,7 @@ from dragoman.server.request import Request, RequestStatus, Times
 from dragoman.server.scheduler import Scheduler
 from dragoman.server.search import Search
 from tests.fakes.clock import FakeClock
-from tests.fakes.pools import CELLS, LIMITS, PLENTY, SHAPE, make_pool
+from tests.fakes.pools import LIMITS, PLENTY, SHAPE, make_pool
 from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Scorer, Source, certain, echo
 
 _MORE_THAN_ENOUGH = 10_000

@@ -163,6 +163,42 @@ def decode(graphs: Graphs, ids: Array, lengths: Array, special: SpecialIds, voca
     return np.concatenate(all_ids, 1), np.concatenate(all_logits, 1)
 
 
+def on_request(graphs: Graphs, ids: Array, lengths: Array, special: SpecialIds, vocab_size: int) -> dict[str, Array]:
+    """Return what a first step of two tokens computes only if it is asked: candidates, normalizer, alignment."""
+    rows = len(ids)
+    encoded = graphs.encode(ids, lengths)
+    decoder = Decoder(graphs, encoded, rows, 4, vocab_size)
+    tokens = np.full((rows, 2), special.start)
+    tokens[:, 1] = np.arange(4, 4 + rows)
+    binding = graphs.decoder.io_binding()
+    inputs = {bundle.INPUT_IDS: graphs.value(tokens), bundle.CACHE_LENGTHS: graphs.value(np.zeros(rows, np.int64))}
+    for name, value in {**inputs, **encoded, **decoder.states}.items():
+        binding.bind_ortvalue_input(name, value)
+    names: list[str] = []
+    for asked, outputs in bundle.ON_REQUEST.items():
+        # The runtime looks at it to choose a branch; on the GPU it would be fetched first.
+        binding.bind_ortvalue_input(asked, onnxruntime.OrtValue.ortvalue_from_numpy(np.ones(1, np.bool_), "cpu", 0))
+        names += outputs
+    for name in names:
+        binding.bind_output(name, graphs.device)
+    graphs.decoder.run_with_iobinding(binding)
+    return dict(zip(names, binding.copy_outputs_to_cpu(), strict=True))
+
+
+def on_request_problems(found: dict[str, Array], expected: dict[str, Array], tolerance: float) -> list[str]:
+    """Compare what two devices computed on request; ids only where their scores tell them apart."""
+    problems = []
+    for name in (bundle.CANDIDATE_SCORES, bundle.LOG_NORMALIZER, bundle.ALIGNMENT):
+        difference = float(np.abs(found[name] - expected[name]).max())
+        if not difference <= tolerance:
+            problems.append(f"{name} differs by {difference:.2g}")
+    best = bundle.CANDIDATE_IDS
+    gap = expected[bundle.CANDIDATE_SCORES][..., 0] - expected[bundle.CANDIDATE_SCORES][..., 1]
+    if (found[best][..., 0] != expected[best][..., 0])[gap > 2 * tolerance].any():
+        problems.append("the best candidates differ")
+    return problems
+
+
 def check(model: Transformer, special: SpecialIds, precision: Precision, device: str, *, timed: bool) -> Result:
     """Export a model, run it on the device and on the CPU, and compare."""
     result = Result()
@@ -177,7 +213,8 @@ def check(model: Transformer, special: SpecialIds, precision: Precision, device:
         log, (found_ids, found) = logged(lambda: decode(graphs, ids, lengths, special, size))
         if NOT_IN_PLACE in log:
             result.problems.append("the cache is copied in every step")
-        expected_ids, expected = decode(Graphs(folder, "cpu"), ids, lengths, special, size)
+        on_cpu = Graphs(folder, "cpu")
+        expected_ids, expected = decode(on_cpu, ids, lengths, special, size)
         allowed = np.isfinite(expected)
         # Behind a token that differs, the rows read different texts.
         same = np.cumprod(np.pad(found_ids == expected_ids, ((0, 0), (1, 0)), constant_values=True)[:, :-1], 1).astype(
@@ -188,6 +225,9 @@ def check(model: Transformer, special: SpecialIds, precision: Precision, device:
         result.equal = int((found_ids == expected_ids).all(1).sum())
         if not result.error <= TOLERANCE[precision]:
             result.problems.append(f"logits differ by {result.error:.2g} of their spread")
+        asked = [on_request(of_device, ids, lengths, special, size) for of_device in (graphs, on_cpu)]
+        tolerance = TOLERANCE[precision] * max(1.0, float(expected[allowed].std()))
+        result.problems += on_request_problems(asked[0], asked[1], tolerance)
         if len(np.unique(expected_ids)) < 3:
             result.problems.append("the texts do not vary, so their equality proves nothing")
         result.elsewhere, result.copies = nodes_elsewhere(folder, device, ids, lengths, special, size)

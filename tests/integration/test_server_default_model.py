@@ -13,8 +13,8 @@ from dragoman.export import bundle
 from dragoman.export.bundle import load_manifest
 from dragoman.export.decode import BundleSession
 from dragoman.server.config import DEFAULT_BUNDLE
-from dragoman.server.kv_cache import CachePool
 from dragoman.server.runtime import OnnxRuntime
+from tests.fakes.pools import make_pool
 
 SENTENCES = (
     "Password",
@@ -41,11 +41,11 @@ def expected() -> dict[str, list[int]]:
 
 
 def test_it_is_what_the_readme_says() -> None:
-    """English to German, int8, for the CPU, small enough for every clone."""
+    """English to German, int8 with scales from calibration, for the CPU, small enough for every clone."""
     manifest = load_manifest(DEFAULT_BUNDLE)
 
     assert (manifest.source_language, manifest.target_language) == ("en", "de")
-    assert (manifest.precision, manifest.devices) == ("int8", ("cpu",))
+    assert (manifest.precision, manifest.devices) == ("int8-static", ("cpu",))
     assert sum(path.stat().st_size for path in DEFAULT_BUNDLE.iterdir()) < 15_000_000
 
 
@@ -73,7 +73,7 @@ def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]
     manifest = load_manifest(DEFAULT_BUNDLE)
     tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, manifest)
     runtime = OnnxRuntime(DEFAULT_BUNDLE, manifest, device="cpu", threads=1, encode_tokens=512)
-    pool = CachePool(3, manifest.shape, manifest.limits)
+    pool = make_pool(3, manifest.shape, manifest.limits)
     waiting, running = list(SENTENCES), []  # type: list[str], list[str]
     found: dict[str, list[int]] = {text: [] for text in SENTENCES}
     steps = 0
@@ -81,10 +81,10 @@ def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]
         if waiting and pool.free and steps % 2 == 0:
             text = waiting.pop(0)
             ids = tokenizer.encode(text)
-            pool.admit(runtime.encode([ids]), [len(ids)], [40], manifest.special.start)
+            pool.admit(runtime.encode([ids]), [len(ids)], [1], manifest.special.start)
             running.append(text)
         pool.reserve()
-        next_ids = runtime.step(pool)
+        next_ids = runtime.step(pool).next_ids
         pool.append(next_ids)
         for text, token in zip(running, next_ids.tolist(), strict=True):
             found[text].append(token)

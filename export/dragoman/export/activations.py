@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +37,34 @@ def largest_of_both(
     """
     generator = np.random.default_rng(seed)
     length = config.max_source_tokens
-    lengths = np.array([length, max(1, length // 4), min(12, length)][:_ROWS], np.int64)
+    lengths = [length, max(1, length // 4), min(12, length)][:_ROWS]
     source_size = config.source_vocab_size or config.vocab_size
-    source_ids = generator.integers(4, source_size, (len(lengths), length))
-    source_ids[np.arange(len(lengths)), lengths - 1] = special.eos
-    of_encoder, found = largest(encoder, {bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: lengths})
+    sources = [[*generator.integers(4, source_size, n - 1).tolist(), special.eos] for n in lengths]
     new = min(_MOST_TARGET_TOKENS, config.max_target_tokens)
-    target_ids = generator.integers(4, config.vocab_size, (len(lengths), new))
-    target_ids[:, 0] = special.start
+    targets = generator.integers(4, config.vocab_size, (len(lengths), new - 1)).tolist()
+    with Probe(encoder) as of_encoder, Probe(decoder) as of_decoder:
+        return measure(of_encoder, of_decoder, sources, targets, special)
+
+
+def measure(
+    encoder: Probe,
+    decoder: Probe,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    special: SpecialIds,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the magnitudes of both graphs on a batch of texts; a decoder reads each target in one step.
+
+    Args:
+        encoder: Of the encoder.
+        decoder: Of the decoder.
+        sources: Token ids, EOS last.
+        targets: Token ids without the start token.
+        special: What pads and starts.
+    """
+    source_ids, lengths = _padded(sources, special.pad)
+    of_encoder, found = encoder.run({bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: lengths})
+    target_ids, _ = _padded([[special.start, *target] for target in targets], special.pad)
     feeds = {
         bundle.INPUT_IDS: target_ids,
         bundle.SOURCE_LENGTHS: lengths,
@@ -53,39 +73,78 @@ def largest_of_both(
     }
     for value in decoder.graph.inputs:
         if value.name not in feeds and value.dtype == ir.DataType.FLOAT:
-            axes = {"batch": len(lengths), "cache": new}
+            axes = {"batch": len(lengths), "cache": target_ids.shape[1]}
             feeds[str(value.name)] = np.zeros(
                 [axis if isinstance(axis, int) else axes[str(axis)] for axis in required(value.shape)], np.float32
             )
-    of_decoder, _ = largest(decoder, feeds)
+    of_decoder, _ = decoder.run(feeds)
     return of_encoder, of_decoder
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Array, Array]:
+    """Return rows as one array [B, longest] int64, and their lengths [B] int64."""
+    lengths = np.array([len(row) for row in rows], np.int64)
+    ids = np.full((len(rows), int(lengths.max())), pad, np.int64)
+    for row, values in zip(ids, rows, strict=True):
+        row[: len(values)] = values
+    return ids, lengths
+
+
+class Probe:
+    """A graph that tells how large what it computes becomes; a context, in which its model has more outputs.
+
+    Attributes:
+        graph: Of the model.
+    """
+
+    def __init__(self, model: ir.Model, names: Collection[str] | None = None) -> None:
+        """Look at the values of these names, or at every float that is computed."""
+        self.graph = model.graph
+        self._model = model
+        self._outputs = [str(value.name) for value in model.graph.outputs]
+        self._watched = [
+            value
+            for node in model.graph
+            for value in node.outputs
+            if value.dtype == ir.DataType.FLOAT and (names is None or value.name in names)
+        ]
+        if missing := set(names or ()) - {str(value.name) for value in self._watched}:
+            raise ValueError(f"the graph computes no {sorted(missing)}")
+
+    def __enter__(self) -> Probe:
+        """Load the graph."""
+        inner = [value for value in self._watched if not value.is_graph_output()]
+        self.graph.outputs.extend(inner)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "graph.onnx"
+                save(self._model, path)
+                options = onnxruntime.SessionOptions()
+                options.log_severity_level = 3
+                # Fused nodes would hide what lies between them.
+                options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+                self._session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+        finally:
+            while len(self.graph.outputs) > len(self._outputs):
+                self.graph.outputs.pop()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget the loaded graph."""
+        del self._session
+
+    def run(self, feeds: Mapping[str, Array]) -> tuple[dict[str, float], dict[str, Array]]:
+        """Return the magnitude of every watched value, and the graph's outputs."""
+        watched = [str(value.name) for value in self._watched]
+        names = list(dict.fromkeys([*self._outputs, *watched]))
+        found = dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        return {name: _magnitude(found[name]) for name in watched}, {name: found[name] for name in self._outputs}
 
 
 def largest(model: ir.Model, feeds: Mapping[str, Array]) -> tuple[dict[str, float], dict[str, Array]]:
     """Return the magnitude of every float that a graph computes, and its outputs."""
-    outputs = [str(value.name) for value in model.graph.outputs]
-    inner = [
-        value
-        for node in model.graph
-        for value in node.outputs
-        if value.dtype == ir.DataType.FLOAT and not value.is_graph_output()
-    ]
-    model.graph.outputs.extend(inner)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "graph.onnx"
-            save(model, path)
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            # Fused nodes would hide what lies between them.
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-            names = [*outputs, *(str(value.name) for value in inner)]
-            found = dict(zip(names, session.run(names, dict(feeds)), strict=True))
-    finally:
-        while len(model.graph.outputs) > len(outputs):
-            model.graph.outputs.pop()
-    return {name: _magnitude(values) for name, values in found.items()}, {name: found[name] for name in outputs}
+    with Probe(model) as probe:
+        return probe.run(feeds)
 
 
 def _magnitude(values: Array) -> float:

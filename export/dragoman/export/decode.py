@@ -6,7 +6,7 @@ can be. The server has its own runtime, which the tests compare with this one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,16 @@ from dragoman.model.beam import BeamSearch, BeamSettings, EarlyStopping, Hypothe
 
 Array = NDArray[Any]
 _NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
+_ASKED = {bundle.WITH_CANDIDATES: np.ones(1, np.bool_)}
 
 
 class BundleSession:
-    """The graphs of one bundle on the CPU."""
+    """The graphs of one bundle on the CPU.
+
+    Attributes:
+        manifest: What the bundle says.
+        has_normalizer: The decoder returns log_normalizer.
+    """
 
     def __init__(self, folder: Path, *, threads: int = 0) -> None:
         """Load both graphs.
@@ -47,6 +53,7 @@ class BundleSession:
         self._layers = range(self.manifest.shape.num_decoder_layers)
         sizes = {value.name: value.shape for value in self._decoder.get_outputs()}
         self._most_candidates = sizes[bundle.CANDIDATE_IDS][2] if bundle.CANDIDATE_IDS in sizes else 0
+        self.has_normalizer = bundle.LOG_NORMALIZER in sizes
         self._dtypes = {value.name: _NUMPY[value.type] for value in self._decoder.get_inputs()}
 
     def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
@@ -83,16 +90,31 @@ class BundleSession:
         The graph chooses them; where it does not, or not so many, they are chosen here.
         """
         if count > self._most_candidates:
-            _, logits, states = self.step(input_ids, cache_lengths, states, encoded)
-            return *_best(log_softmax(logits), count), states
+            logits, normalizer, states = self.normalized_step(input_ids, cache_lengths, states, encoded)
+            return *_best(logits - normalizer[..., None], count), states
         (ids, log_probs), states = self._decode(
             [bundle.CANDIDATE_IDS, bundle.CANDIDATE_SCORES],
             input_ids,
             cache_lengths,
             states,
-            {**encoded, bundle.WITH_CANDIDATES: np.ones(1, np.bool_)},
+            {**encoded, **_ASKED},
         )
         return ids[..., :count], log_probs[..., :count], states
+
+    def normalized_step(
+        self, input_ids: Array, cache_lengths: Array, states: dict[str, Array], encoded: dict[str, Array]
+    ) -> tuple[Array, Array, dict[str, Array]]:
+        """Return logits [B, Q, V], the logs [B, Q] of the sums of their exp, and the updated states.
+
+        A graph that has no log_normalizer leaves ids that are never generated out of the sums.
+        """
+        if not self.has_normalizer:
+            _, logits, states = self.step(input_ids, cache_lengths, states, encoded)
+            return logits, _log_sum_exp(logits), states
+        (logits, normalizer), states = self._decode(
+            [bundle.LOGITS, bundle.LOG_NORMALIZER], input_ids, cache_lengths, states, {**encoded, **_ASKED}
+        )
+        return logits, normalizer, states
 
     def _decode(
         self,
@@ -135,17 +157,21 @@ class BundleSession:
         length_penalty: float = 1.0,
         early_stopping: EarlyStopping = False,
         first: Sequence[int] = (),
+        disturb: Callable[[Array], Array] | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode like `dragoman.model.search.beam`, with renormalised probabilities: the graph masks ids first.
+        """Decode like `dragoman.model.search.beam`; `disturb` is as in `dragoman.model.cached_search.beam_cached`.
 
         A source whose logits are not numbers may have fewer hypotheses, or none.
         """
         settings = BeamSettings(beams, length_penalty, early_stopping)
         search = BeamSearch(settings, max_new_tokens, eos=self.manifest.special.eos, forced=len(first))
         rows = _Rows(self, sources, max(max_new_tokens), first)
+        # What is disturbed may bring up one more.
+        count = settings.candidates if disturb is None else max(settings.candidates, self._most_candidates)
         tokens = rows.first
         while search.sources:
-            parents = search.advance(*rows.best(tokens, settings.candidates))
+            ids, log_probs = rows.best(tokens, count)
+            parents = search.advance(ids.tolist(), (log_probs if disturb is None else disturb(log_probs)).tolist())
             rows.gather(parents, search.sources)
             tokens = [[token] for token in search.newest]
         return search.hypotheses
@@ -176,10 +202,13 @@ class _Rows:
         chosen: list[int] = ids[:, -1].tolist()
         return chosen
 
-    def best(self, tokens: list[list[int]], count: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Read tokens [B, Q] and return the most probable ids behind the last one, and their log-probabilities."""
+    def best(self, tokens: list[list[int]], count: int) -> tuple[Array, Array]:
+        """Read tokens [B, Q] and return the most probable ids behind the last one, and their log-probabilities.
+
+        Both are [B, count].
+        """
         ids, log_probs, self._states = self._session.best(*self._read_next(tokens), self._states, self._gathered, count)
-        return ids[:, -1].tolist(), log_probs[:, -1].tolist()
+        return ids[:, -1], log_probs[:, -1]
 
     def _read_next(self, tokens: list[list[int]]) -> tuple[Array, Array]:
         input_ids = np.array(tokens, np.int64)
@@ -196,11 +225,11 @@ class _Rows:
             self._sources = sources
 
 
-def log_softmax(logits: Array) -> Array:
-    """Return log-probabilities [..., V] float64 of logits [..., V]."""
+def _log_sum_exp(logits: Array) -> Array:
+    """Return logs [...] float64 of the sums of exp of logits [..., V]."""
     with np.errstate(invalid="ignore"):  # what is no number stays none
-        shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-        result: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+        largest = logits.max(axis=-1, keepdims=True).astype(np.float64)
+        result: Array = (largest + np.log(np.exp(logits - largest).sum(axis=-1, keepdims=True)))[..., 0]
     return result
 
 

@@ -48,7 +48,7 @@ class GraphFacts:
         opsets: Version of each domain of operators; "" is ONNX's own.
         nodes: How many, those of nested graphs included.
         operators: How many nodes of each; a contributed one with its domain in front.
-        inputs: Type and axes of each, such as "float32 [batch, 4, cache, 16]".
+        inputs: Type and axes of each, such as "float32 [batch, 4, cache, 16]"; "any" for an axis of no name.
         outputs: Likewise.
         amounts: Parameters by type.
         parts: Parameters by part of the model (see `PartFinder.part`) and type.
@@ -148,7 +148,9 @@ def _operator(node: onnx.NodeProto) -> str:
 
 def _type_of(value: onnx.ValueInfoProto) -> str:
     tensor = value.type.tensor_type
-    axes = ", ".join(axis.dim_param or str(axis.dim_value) for axis in tensor.shape.dim)
+    axes = ", ".join(
+        axis.dim_param or (str(axis.dim_value) if axis.HasField("dim_value") else "any") for axis in tensor.shape.dim
+    )
     return f"{helper.tensor_dtype_to_np_dtype(tensor.elem_type)} [{axes}]"
 
 

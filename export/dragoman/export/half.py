@@ -27,7 +27,7 @@ from dragoman.export.rewriting import Writer, array_of, only_reader, remove_unus
 # Of the largest fp16 number, 65504: other texts may be eight times as extreme as those measured.
 LARGEST = 8188.0
 # Outputs that the contract has in fp32.
-_SINGLE = {bundle.LOGITS, bundle.CANDIDATE_SCORES, bundle.ALIGNMENT}
+_SINGLE = {bundle.LOGITS, bundle.CANDIDATE_SCORES, bundle.LOG_NORMALIZER, bundle.ALIGNMENT}
 _FLOAT, _HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16
 
 

@@ -5,7 +5,7 @@ Loads as the server does, so a broken bundle gives the same errors, and reads th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,12 @@ class BundleFacts:
     problems: tuple[str, ...]
 
     @property
+    def on_request(self) -> dict[str, str]:
+        """Outputs that the decoder computes only if it is asked, with type and axes."""
+        outputs = self.graphs[1].outputs
+        return {name: outputs[name] for names in bundle.ON_REQUEST.values() for name in names if name in outputs}
+
+    @property
     def amounts(self) -> Amounts:
         """Parameters of all graphs by type."""
         return total(graph.amounts for graph in self.graphs)
@@ -74,6 +80,7 @@ class BundleFacts:
             "tokenizer_kind": self.tokenizer_kind,
             "source_vocab_size": self.source_vocab_size,
             "files": self.files,
+            "on_request": self.on_request,
             "parameters": {kind: asdict(amount) for kind, amount in self.amounts.items()},
             "graphs": {graph.name: graph.to_dict() for graph in self.graphs},
             "state_bytes": asdict(self.state),
@@ -137,16 +144,23 @@ def _problems(manifest: Manifest, encoder: GraphFacts, decoder: GraphFacts) -> I
     for graph, names, axes in ((encoder, cross, heads), (decoder, cross, heads), (decoder, [*states, *updated], state)):
         yield from _wrong_axes(graph, names, axes)
     yield from _wrong_axes(decoder, [bundle.LOGITS], (None, None, shape.vocab_size))
+    for asked, outputs in bundle.ON_REQUEST.items():
+        if asked in decoder.inputs:
+            # There were graphs that chose candidates before there were any that said what to normalise by.
+            always = [name for name in outputs if name != bundle.LOG_NORMALIZER]
+            yield from _missing(decoder.name, "output", always, decoder.outputs, promised_by=f"its input {asked}")
     for graph in (encoder, decoder):
         for name in graph.external:
             if name not in manifest.sha256:
                 yield f"{graph.name} reads {name}, which the manifest has no hash of; export the bundle again"
 
 
-def _missing(graph: str, kind: str, names: list[str], found: dict[str, str]) -> Iterator[str]:
+def _missing(
+    graph: str, kind: str, names: Sequence[str], found: dict[str, str], promised_by: str = "the manifest's shape"
+) -> Iterator[str]:
     absent = [name for name in names if name not in found]
     if absent:
-        yield f"{graph} has no {kind} {', '.join(absent)}, which the manifest's shape promises; export the bundle again"
+        yield f"{graph} has no {kind} {', '.join(absent)}, which {promised_by} promises; export the bundle again"
 
 
 def _wrong_axes(graph: GraphFacts, names: list[str], axes: tuple[int | None, ...]) -> Iterator[str]:

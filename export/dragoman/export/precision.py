@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,10 +10,12 @@ from onnxscript import ir
 
 from dragoman.export import bundle
 from dragoman.export.activations import largest_of_both
+from dragoman.export.calibration import CalibrationPair, calibrate
 from dragoman.export.half import to_half
 from dragoman.export.optimize import keep_lengths_on_device, keep_sums_apart
 from dragoman.export.quantize import quantize
 from dragoman.export.reductions import add_reductions
+from dragoman.export.static import quantize_static
 from dragoman.export.storage import save
 from dragoman.export.to_onnx import decoder_graph, encoder_graph
 from dragoman.export.weights_only import quantize_weights
@@ -20,18 +23,25 @@ from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.model.vocab import SpecialIds
 
-Precision = Literal["fp32", "fp16", "int8", "int8-weights", "int4"]
+Precision = Literal["fp32", "fp16", "int8", "int8-static", "int8-weights", "int4"]
 DEVICES: dict[Precision, tuple[str, ...]] = {
     "fp32": ("cpu", "cuda"),
     "fp16": ("cuda",),  # most CPUs have no 16-bit products, so the runtime would compute in fp32 and cast
     "int8": ("cpu",),  # integer products have kernels on the CPU only
+    "int8-static": ("cpu",),
     "int8-weights": ("cpu",),
     "int4": ("cpu",),
 }
 _WEIGHT_BITS: dict[Precision, int] = {"int8-weights": 8, "int4": 4}
 
 
-def write_graphs(model: Transformer, special: SpecialIds, folder: Path, precision: Precision) -> list[str]:
+def write_graphs(
+    model: Transformer,
+    special: SpecialIds,
+    folder: Path,
+    precision: Precision,
+    calibration: Sequence[CalibrationPair] = (),
+) -> list[str]:
     """Write both graphs of a model into a folder.
 
     Args:
@@ -39,28 +49,35 @@ def write_graphs(model: Transformer, special: SpecialIds, folder: Path, precisio
         special: Start and end, and ids that are never generated.
         folder: Where the files go.
         precision: Of weights and products.
+        calibration: Texts that int8-static takes its scales from.
 
     Returns:
         The names of all files written.
 
     Raises:
-        ExportError: The model's numbers are too large for the precision.
+        ExportError: The model's numbers are too large for the precision, or it needs texts and there are none.
     """
     # What int8 computes around a product of many rows is faster in smaller pieces.
     encoder, decoder = encoder_graph(model, merge=precision != "int8"), decoder_graph(model, special)
-    add_reductions(decoder, model.config)
-    convert(encoder, decoder, model.config, special, precision)
+    bias = model.output_bias
+    add_reductions(decoder, model.config, None if bias is None else bias.detach().numpy())
+    convert(encoder, decoder, model.config, special, precision, calibration)
     files = [*save(encoder, folder / bundle.ENCODER), *save(decoder, folder / bundle.DECODER)]
     return [file.name for file in files]
 
 
 def convert(
-    encoder: ir.Model, decoder: ir.Model, config: ModelConfig, special: SpecialIds, precision: Precision
+    encoder: ir.Model,
+    decoder: ir.Model,
+    config: ModelConfig,
+    special: SpecialIds,
+    precision: Precision,
+    calibration: Sequence[CalibrationPair] = (),
 ) -> None:
     """Bring both graphs of a model from fp32 to another precision, in place.
 
     Raises:
-        ExportError: The model's numbers are too large for it.
+        ExportError: The model's numbers are too large for it, or it needs texts and there are none.
     """
     if precision == "fp16":
         of_encoder, of_decoder = largest_of_both(encoder, decoder, config, special)
@@ -68,10 +85,17 @@ def convert(
         to_half(decoder, of_decoder)
     for graph in (encoder, decoder):
         adapt(graph, precision)
+    if precision == "int8-static":
+        of_encoder, of_decoder = calibrate(encoder, decoder, calibration, special)
+        quantize_static(encoder, of_encoder)
+        quantize_static(decoder, of_decoder)
 
 
 def adapt(graph: ir.Model, precision: Precision) -> None:
-    """Bring a graph to the operators of a precision and its devices, in place; fp16 has its numbers already."""
+    """Bring a graph to the operators of a precision and its devices, in place.
+
+    fp16 has its numbers already, int8-static gets them afterwards: both need the two graphs of a model.
+    """
     if "cuda" in DEVICES[precision]:
         keep_lengths_on_device(graph)
     if precision != "fp16":

@@ -30,8 +30,8 @@ from dragoman.export.rewriting import (
 )
 
 _WEIGHT_LIMIT = 63
-_ACTIVATION_LIMIT = 127
-_ZERO_POINT = 128
+ACTIVATION_LIMIT = 127
+ZERO_POINT = 128
 _SMALLEST = 1e-12
 _FLOAT = ir.DataType.FLOAT
 
@@ -42,21 +42,26 @@ def quantize(model: ir.Model) -> None:
     Args:
         model: fp32 graph from `to_onnx`.
     """
-    rewrite = _Rewrite(model.graph)
+    rewrite(model, Products(model.graph))
+
+
+def rewrite(model: ir.Model, products: Products) -> None:
+    """Do so in the way of `products`."""
     for node in list(model.graph):
         if node.op_type == "MatMul" and is_matrix(node.inputs[1]):
-            rewrite.product(node)
+            products.product(node)
         elif node.op_type == "Gemm" and is_matrix(node.inputs[1]):
-            rewrite.projection(node)
+            products.projection(node)
         elif is_embedding(node):
-            rewrite.look_up(node)
+            products.look_up(node)
     remove_unused(model)
 
 
-class _Rewrite:
-    """Replaces single nodes of one graph."""
+class Products:
+    """Replaces single nodes of one graph by what multiplies 8-bit integers."""
 
     def __init__(self, graph: ir.Graph) -> None:
+        """Begin; nothing is replaced yet."""
         self._graph = graph
         self._rows: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}  # activation -> its quantised rows, their largest
         self._columns_of: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
@@ -74,10 +79,8 @@ class _Rewrite:
         flat, table, bias = map(required, gemm.inputs)
         flatten, restore = required(flat.producer()), required(only_reader(gemm.outputs[0], "Reshape"))
         write, logits = Writer(self._graph, restore), restore.outputs[0]
-        product = self._multiply(
-            write, required(flatten.inputs[0]), *self._columns(write, table, transposed=True), logits
-        )
-        take_the_place([logits], [write("Add", [product, bias], f"{logits.name}_int8")])
+        columns = self._columns(write, table, transposed=True)
+        take_the_place([logits], [self._multiply(write, required(flatten.inputs[0]), *columns, logits, bias)])
         self._graph.remove([restore, gemm, flatten], safe=True)
 
     def look_up(self, node: ir.Node) -> None:
@@ -94,21 +97,28 @@ class _Rewrite:
         last = write.constant("axis_last", np.array([-1], np.int64))
         scale = write("Unsqueeze", [scale, last], f"{name}_column")
         # The scales of products count steps of the activation.
-        steps = write.constant("steps", np.array(_ACTIVATION_LIMIT, np.float32))
+        steps = write.constant("steps", np.array(ACTIVATION_LIMIT, np.float32))
         scale = write("Mul", [scale, steps], f"{name}_scale")
         found = write("Cast", [found], f"{name}_float", attributes={"to": _FLOAT})
         take_the_place(node.outputs, [write("Mul", [found, scale], f"{name}_int8")])
         self._graph.remove(node, safe=True)
 
     def _multiply(
-        self, write: Writer, activation: ir.Value, weights: ir.Value, scales: ir.Value, output: ir.Value
+        self,
+        write: Writer,
+        activation: ir.Value,
+        weights: ir.Value,
+        scales: ir.Value,
+        output: ir.Value,
+        bias: ir.Value | None = None,
     ) -> ir.Value:
         rows, largest = self._quantised_rows(write, activation)
-        zero_point = write.constant("zero_point", np.array(_ZERO_POINT, np.uint8))
+        zero_point = write.constant("zero_point", np.array(ZERO_POINT, np.uint8))
         total = write("MatMulInteger", [rows, weights, zero_point], f"{output.name}_sum")
         total = write("Cast", [total], f"{output.name}_float", attributes={"to": _FLOAT}, like=output)
         total = write("Mul", [total, largest], f"{output.name}_rows", like=output)
-        return write("Mul", [total, scales], f"{output.name}_product", like=output)
+        total = write("Mul", [total, scales], f"{output.name}_product", like=output)
+        return total if bias is None else write("Add", [total, bias], f"{output.name}_int8", like=output)
 
     def _quantised_rows(self, write: Writer, activation: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Quantise an activation once, in front of its first product."""
@@ -121,8 +131,8 @@ class _Rewrite:
             largest = write("Max", [largest, smallest], f"{name}_largest")
             unit = write("Div", [activation, largest], f"{name}_unit", like=activation)
             # |unit| <= 1 by construction, so one scale serves all rows.
-            step = write.constant("step", np.array(1 / _ACTIVATION_LIMIT, np.float32))
-            zero_point = write.constant("zero_point", np.array(_ZERO_POINT, np.uint8))
+            step = write.constant("step", np.array(1 / ACTIVATION_LIMIT, np.float32))
+            zero_point = write.constant("zero_point", np.array(ZERO_POINT, np.uint8))
             self._rows[activation] = write("QuantizeLinear", [unit, step, zero_point], f"{name}_u8"), largest
         return self._rows[activation]
 
@@ -133,7 +143,7 @@ class _Rewrite:
             weights, scales = quantize_rows(values if transposed else values.T, _WEIGHT_LIMIT)
             self._columns_of[matrix] = (
                 write.constant(f"{matrix.name}_i8", weights.T),
-                write.constant(f"{matrix.name}_scales", scales[:, 0] / _ACTIVATION_LIMIT),
+                write.constant(f"{matrix.name}_scales", scales[:, 0] / ACTIVATION_LIMIT),
             )
         return self._columns_of[matrix]
 
@@ -148,7 +158,7 @@ def look_up_rows(graph: ir.Graph, node: ir.Node) -> None:
     """Let a look-up of tokens read 8-bit rows of its table [V, E] and their scales."""
     table, ids = map(required, node.inputs)
     write, name = Writer(graph, node), node.outputs[0].name
-    rows, scales = quantize_rows(required(array_of(table)), _ACTIVATION_LIMIT)
+    rows, scales = quantize_rows(required(array_of(table)), ACTIVATION_LIMIT)
     found = write("Gather", [write.constant(f"{table.name}_rows_i8", rows), ids], f"{name}_i8")
     found = write("Cast", [found], f"{name}_float", attributes={"to": _FLOAT})
     scale = write("Gather", [write.constant(f"{table.name}_rows_scales", scales), ids], f"{name}_scale")

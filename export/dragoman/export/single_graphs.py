@@ -1,7 +1,8 @@
 """Models of one stack as graphs: a language model that reads its prefix and goes on, and an encoder.
 
     language model   input_ids [B,Q] int64, cache_lengths [B] int64, the state of each layer
-                     -> next_ids [B,Q], logits [B,Q,V], the updated state of each layer, candidates on request
+                     -> next_ids [B,Q], logits [B,Q,V], the updated state of each layer; on request
+                        candidates and log_normalizer
     encoder          input_ids [B,S] int64, source_lengths [B] int64 -> states [B,S,E]
 
 Names, states and the meaning of cache_lengths are those of `bundle`'s decoder: one graph reads a prompt (Q tokens at
@@ -96,7 +97,8 @@ def write_language_model(model: DecoderOnly, special: SpecialIds, path: Path, pr
         outputs=[bundle.LOGITS, *(name for i in layers for name in shape.updated_state_names(i))],
         shapes=({0: batch, 1: new}, {0: batch}, [axes for _ in states]),
     )
-    add_reductions(graph, model.config)
+    bias = model.output.bias
+    add_reductions(graph, model.config, None if bias is None else bias.detach().numpy())
     ids = _random_ids(model.config.vocab_size, model.config.max_target_tokens)
     empty = [state.numpy() for state in flatten_states(model.initial_state(*ids.shape))]
     feeds = {bundle.INPUT_IDS: ids, bundle.CACHE_LENGTHS: np.zeros(len(ids), np.int64)}

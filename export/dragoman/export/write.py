@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Limits, Manifest
+from dragoman.export.calibration import CalibrationPair
 from dragoman.export.errors import ExportError
 from dragoman.export.precision import DEVICES, Precision, write_graphs
 from dragoman.export.staging import put_in_place, scratch_beside
@@ -27,6 +28,7 @@ def write_bundle(
     name: str,
     precision: Precision,
     verify: Callable[[Path], dict[str, Any]] | None,
+    calibration: Sequence[CalibrationPair] = (),
 ) -> Manifest:
     """Export, verify and only then put the bundle in place.
 
@@ -36,6 +38,7 @@ def write_bundle(
         name: Model name that callers will use.
         precision: Of the weights and products.
         verify: Gets the finished folder and returns numbers for the manifest; raises to refuse it.
+        calibration: Texts that int8-static takes its scales from.
 
     Returns:
         The manifest written.
@@ -50,7 +53,7 @@ def write_bundle(
     with scratch_beside(out) as scratch:
         folder = scratch / out.name
         folder.mkdir()
-        graphs = write_graphs(checkpoint.model, checkpoint.tokenizer.special, folder, precision)
+        graphs = write_graphs(checkpoint.model, checkpoint.tokenizer.special, folder, precision, calibration)
         for file, content in checkpoint.tokenizer.files().items():
             (folder / file).write_bytes(content)
         manifest = _manifest(checkpoint, folder, name, precision, graphs)

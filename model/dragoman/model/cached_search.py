@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.model.attention import KeyValue
@@ -62,18 +64,21 @@ def beam_cached(
     length_penalty: float = 1.0,
     early_stopping: EarlyStopping = False,
     first: Sequence[int] = (),
-    renormalise: bool = False,
+    disturb: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
 ) -> list[list[Hypothesis]]:
     """Keep the most probable hypotheses of all sources at once; what has ended leaves the batch.
 
-    Arguments and result are those of `search.beam`; `renormalise` is as in `search.next_log_probs`.
+    Arguments and result are those of `search.beam`. `disturb` changes log-probabilities [B, V] before the search
+    sees them: whoever asks how much of a result hangs on rounding adds errors there.
     """
     settings = BeamSettings(beams, length_penalty, early_stopping)
     search = BeamSearch(settings, max_new_tokens, eos=special.eos, forced=len(first))
     batch = _Batch(model, sources, max(max_new_tokens), special, first)
     tokens = batch.first
     while search.sources:
-        log_probs = next_log_probs(model, batch.step(tokens), special, renormalise=renormalise)
+        log_probs = next_log_probs(model, batch.step(tokens), special)
+        if disturb is not None:
+            log_probs = torch.from_numpy(disturb(log_probs.cpu().numpy()))
         parents = search.advance(*best(log_probs, settings.candidates))
         batch.gather(parents, search.sources)
         tokens = [[token] for token in search.newest]

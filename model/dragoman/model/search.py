@@ -117,19 +117,16 @@ def _beam_of_one(
     return row.hypotheses
 
 
-def next_log_probs(model: Transformer, states: Tensor, special: SpecialIds, *, renormalise: bool = False) -> Tensor:
+def next_log_probs(model: Transformer, states: Tensor, special: SpecialIds) -> Tensor:
     """Return log-probabilities [..., V] float32 of the next token, -inf for ids that are never generated.
 
     Args:
         model: Makes logits of states.
         states: [..., E].
         special: Ids with a meaning.
-        renormalise: Give the share of ids that are never generated to the others, as a bundle does whose graph
-            masks them before the search sees them.
     """
-    logits = model.project(states).float()
-    bias = generation_bias(logits.size(-1), special).to(logits.device)
-    return (logits + bias).log_softmax(dim=-1) if renormalise else logits.log_softmax(dim=-1) + bias
+    log_probs = model.project(states).float().log_softmax(dim=-1)
+    return log_probs + generation_bias(log_probs.size(-1), special).to(log_probs.device)
 
 
 def best(log_probs: Tensor, count: int) -> tuple[list[list[int]], list[list[float]]]:

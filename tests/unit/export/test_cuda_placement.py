@@ -10,7 +10,11 @@ from onnxscript import ir
 from dragoman.export import bundle
 from dragoman.export.cuda_kernels import nodes_without_kernel, table
 from dragoman.export.precision import Precision
+from dragoman.export.single_graphs import write_encoder, write_language_model
+from dragoman.model.single_stack import DecoderOnly, EncoderOnly
+from dragoman.model.vocab import SPECIAL_IDS
 from tests.fakes.bundles import converted
+from tests.fakes.models import make_config
 from tests.fakes.variants import Exported
 
 
@@ -21,6 +25,18 @@ def test_every_node_has_a_cuda_kernel(exported: Exported, precision: Precision, 
 
     for graph in bundle.GRAPHS:
         assert nodes_without_kernel(ir.load(folder / graph)) == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("layer", ["self-attention", "ssru"])
+def test_every_node_of_a_single_stack_has_one(layer: str, precision: Precision, tmp_path: Path) -> None:
+    """Models of one stack are graphs of their own."""
+    language_model = DecoderOnly(make_config(vocab_size=2039, decoder_layer=layer, output_bias=True)).eval()
+    write_language_model(language_model, SPECIAL_IDS, tmp_path / "decoder.onnx", precision)
+    write_encoder(EncoderOnly(make_config()).eval(), tmp_path / "encoder.onnx", precision)
+
+    for name in ("decoder.onnx", "encoder.onnx"):
+        assert nodes_without_kernel(ir.load(tmp_path / name)) == []
 
 
 def test_integer_products_have_none(exported: Exported) -> None:

@@ -185,6 +185,7 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         "special ids pad 0, unk 1, start 2, eos 3, 3 more are never generated",
         "precision   fp32, for cpu and cuda",
         "limits      48 source tokens, 48 target tokens; by default 2 per source token + 16",
+        "on request  nothing",
         "verified    no",
         "encoder.onnx: 46 nodes, opset ai.onnx 24",
         "8 MatMul",

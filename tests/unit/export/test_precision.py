@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,9 +29,9 @@ from dragoman.model.checkpoint import Checkpoint
 from tests.fakes.bundles import converted, make_checkpoint, random_sources
 from tests.fakes.variants import Exported
 
-REDUCED = ("fp16", "int8", "int8-weights", "int4")
+REDUCED = ("fp16", "int8", "int8-static", "int8-weights", "int4")
 # Of the spread of the logits. Random matrices are the worst that can be quantised to 4 bits.
-NEAR = {"fp16": 0.02, "int8": 0.3, "int8-weights": 0.2, "int4": 1.2}
+NEAR = {"fp16": 0.02, "int8": 0.3, "int8-static": 0.4, "int8-weights": 0.2, "int4": 1.2}
 
 
 @pytest.fixture(scope="module", params=REDUCED)
@@ -71,6 +72,26 @@ def test_numbers_are_near_those_of_fp32(reduced: tuple[Precision, Path], exporte
     assert 0 < error < NEAR[precision]
 
 
+def test_masked_ids_keep_their_share(reduced: tuple[Precision, Path], exported: Exported) -> None:
+    """What the normalizer counts besides the graph's own logits is what it counts in fp32, near enough."""
+    precision, folder = reduced
+    sources = random_sources(exported.checkpoint, [5, 12])
+    tokens = np.random.default_rng(0).integers(4, 300, (2, 3))
+    shares, spreads = [], []
+    for path in (exported.fp32, folder):
+        session = BundleSession(path)
+        encoded, states = session.encode(sources), session.initial_states(2, 3)
+        logits, normalizer, _ = session.normalized_step(tokens, np.zeros(2, np.int64), states, encoded)
+        assert session.has_normalizer
+        assert normalizer.dtype == np.float32
+        shares.append(np.log(np.exp(normalizer.astype(np.float64)) - np.exp(logits.astype(np.float64)).sum(-1)))
+        spreads.append(logits[np.isfinite(logits)].std())
+
+    assert np.isfinite(shares).all()
+    error = float(np.sqrt(np.mean((shares[1] - shares[0]) ** 2)) / spreads[0])
+    assert error < NEAR[precision]
+
+
 def test_no_row_depends_on_its_batch(reduced: tuple[Precision, Path], exported: Exported) -> None:
     """Rows of other lengths beside it do not change a bit, or in fp16, computed in fp32 here, a rounding."""
     precision, folder = reduced
@@ -85,6 +106,51 @@ def test_no_row_depends_on_its_batch(reduced: tuple[Precision, Path], exported: 
             np.testing.assert_allclose(together[row], alone, atol=0.02)
         else:
             np.testing.assert_allclose(together[row], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_integers_are_the_models_weights_rounded(reduced: tuple[Precision, Path], exported: Exported) -> None:
+    """PyTorch with the same rounded weights says the same, but for the rounding of activations and embeddings."""
+    precision, folder = reduced
+    if precision not in ("int8", "int8-weights", "int4"):
+        pytest.skip("no integers, or others that are made of calibration")
+    sources = random_sources(exported.checkpoint, [5, 12, 30, 64])
+    tokens = np.random.default_rng(0).integers(4, 300, (4, 3))
+    model = copy.deepcopy(exported.checkpoint.model)
+    with torch.inference_mode():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "position" not in name and "relative" not in name:
+                weight.copy_(torch.tensor(rounded(weight.numpy(), precision, table=".layers." not in name)))
+        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
+        lengths = torch.tensor([len(source) for source in sources])
+        expected = model.project(model(padded, lengths, torch.tensor(tokens))).numpy()
+    exact, found = (logits_of(BundleSession(path), sources, tokens) for path in (exported.fp32, folder))
+    allowed = np.isfinite(exact)
+    from_rounded, from_exact = (
+        float(np.sqrt(np.mean((found[allowed] - other[allowed]) ** 2)) / exact[allowed].std())
+        for other in (expected, exact)
+    )
+
+    assert from_rounded < 0.17
+    if precision == "int4":  # of which the weights' rounding is by far the largest part
+        assert from_rounded < 0.3 * from_exact
+
+
+def rounded(weight: NDArray[Any], precision: str, *, table: bool) -> NDArray[Any]:
+    """Return a weight [N, K] as integers of a precision say it."""
+    if precision == "int8":
+        numbers, scales = quantize_rows(weight, 63)
+        values: NDArray[Any] = numbers * scales
+        return values
+    bits = 8 if table or precision == "int8-weights" else 4
+    return unpacked(*quantize_blocks(weight, bits), bits)[:, : weight.shape[1]]
+
+
+def unpacked(numbers: NDArray[Any], scales: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Return what blocks [N, K / 32, 4 * bits] stand for, [N, K] float32."""
+    if bits == 4:
+        numbers = np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(*numbers.shape[:2], 32)
+    values: NDArray[Any] = (numbers.astype(np.float32) - (1 << (bits - 1))) * scales[..., None]
+    return values.reshape(len(values), -1)
 
 
 def test_no_large_constant_is_left_in_fp32(reduced: tuple[Precision, Path], exported: Exported) -> None:
@@ -137,8 +203,7 @@ def test_blocks_are_half_a_step_away_at_most(bits: int, width: int) -> None:
     rows = np.random.default_rng(0).standard_normal((6, width), np.float32)
     rows[2, :32] = 0
     numbers, scales = quantize_blocks(rows, bits)
-    unpacked = numbers if bits == 8 else np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(*numbers.shape[:2], 32)
-    values = ((unpacked.astype(np.float32) - (1 << (bits - 1))) * scales[..., None]).reshape(6, -1)[:, :width]
+    values = unpacked(numbers, scales, bits)[:, :width]
     steps = np.repeat(np.abs(scales), 32, axis=1)[:, :width]
 
     assert numbers.shape == (6, -(-width // 32), 4 * bits)
@@ -200,6 +265,8 @@ def test_large_activations_are_computed_in_fp32(tmp_path: Path) -> None:
     assert np.abs(half[allowed] - full[allowed]).max() < 0.1 * full[allowed].std()
     kinds = {name: tensor.data_type for name, tensor in wide.items() if "feed_forward" in name}
     assert set(kinds.values()) == {TensorProto.FLOAT}
+    # Rows of masked ids, which only probabilities need, stay as they were.
+    assert wide.pop("output.masked_weight").data_type == TensorProto.FLOAT
     assert {t.data_type for name, t in wide.items() if name not in kinds} == {TensorProto.FLOAT16}
 
 

@@ -86,6 +86,37 @@ def test_a_prompt_and_steps_are_the_full_pass(settings: dict[str, Any], precisio
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("settings", DECODERS.values(), ids=list(DECODERS))
+def test_log_probabilities_are_those_of_the_whole_vocabulary(
+    settings: dict[str, Any], precision: Precision, tmp_path: Path
+) -> None:
+    """On request; ids that are never generated keep their share, here most of it."""
+    model = DecoderOnly(make_config(**settings)).eval()
+    random_weights(model)
+    with torch.no_grad():
+        model.output_weight[list(SPECIAL_IDS.never_generated)] *= 10
+    write_language_model(model, SPECIAL_IDS, tmp_path / "g.onnx", precision)
+    tokens = np.random.default_rng(0).integers(4, 50, (3, 7))
+    with torch.inference_mode():
+        whole = model.project(model(torch.tensor(tokens)))
+    graph = LanguageModel(tmp_path / "g.onnx", model, 3, 8)
+    feeds = {bundle.INPUT_IDS: tokens, bundle.CACHE_LENGTHS: np.zeros(3, np.int64), **graph.states}
+    names = [bundle.LOGITS, *bundle.ON_REQUEST[bundle.WITH_CANDIDATES]]
+    nothing = graph.session.run(names, feeds)[1:]
+    logits, ids, scores, normalizer = graph.session.run(names, {**feeds, bundle.WITH_CANDIDATES: np.ones(1, np.bool_)})
+
+    assert [found.size for found in nothing] == [0, 0, 0]
+    generated = torch.tensor(logits).logsumexp(-1).numpy()
+    expected = whole.logsumexp(-1).numpy()
+    far, near = (float(np.sqrt(np.mean((found - expected) ** 2))) for found in (generated, normalizer))
+    assert far > 4
+    assert near < {"fp32": 1e-4, "fp16": 0.1, "int8": 1, "int4": far / 2}[precision]
+    np.testing.assert_allclose(
+        scores, np.take_along_axis(logits - normalizer[..., None], ids, axis=-1), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_encoder_gives_a_state_per_token(precision: Precision, tmp_path: Path) -> None:
     """As the model does; padding behind a text changes nothing."""
     model = EncoderOnly(make_config(norm_position="post", positions="learned")).eval()

@@ -12,6 +12,7 @@ from dragoman.export import bundle, storage
 from dragoman.export.bundle import load_manifest
 from dragoman.export.decode import BundleSession
 from dragoman.export.errors import BundleError
+from dragoman.export.precision import Precision
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from tests.fakes.bundles import make_checkpoint, random_sources
@@ -53,10 +54,33 @@ def test_weights_lie_outside_above_the_limit(bundles: dict[str, Path]) -> None:
 def test_texts_are_the_same(bundles: dict[str, Path], checkpoint: Checkpoint) -> None:
     """Where the weights lie is nothing that a translation can tell."""
     sources = random_sources(checkpoint, [4, 9, 30])
-    found = [BundleSession(bundles[name]).greedy(sources, [12] * 3) for name in ("inside", "outside")]
+    sessions = [BundleSession(bundles[name]) for name in ("inside", "outside")]
+    greedy = [session.greedy(sources, [12] * 3) for session in sessions]
+    beams = [session.beam(sources, [12] * 3) for session in sessions]  # what branches read lies outside, too
 
-    assert found[0] == found[1]
-    assert len({tuple(ids) for ids in found[0]}) > 1
+    assert greedy[0] == greedy[1]
+    assert len({tuple(ids) for ids in greedy[0]}) > 1
+    assert beams[0] == beams[1]
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int8-weights", "int4"])
+def test_every_precision_can_lie_outside(
+    checkpoint: Checkpoint, precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Integers and packed blocks, too: the same logits, bit for bit."""
+    tokens = np.array([[2, 7, 8], [2, 20, 21]])
+    found = []
+    for limit in (1 << 30, 10_000):
+        monkeypatch.setattr(storage, "LARGEST_FILE", limit)
+        folder = tmp_path / str(limit)
+        write_bundle(checkpoint, folder, name="b", precision=precision, verify=None)
+        session = BundleSession(folder)
+        encoded, states = session.encode(random_sources(checkpoint, [4, 9])), session.initial_states(2, 3)
+        found.append(session.normalized_step(tokens, np.zeros(2, np.int64), states, encoded)[:2])
+        assert all((folder / name).exists() == (limit == 10_000) for name in WEIGHTS)
+
+    for inside, outside in zip(*found, strict=True):
+        np.testing.assert_array_equal(inside, outside)
 
 
 def test_the_manifest_knows_the_files(bundles: dict[str, Path], tmp_path: Path) -> None:

@@ -159,13 +159,13 @@ def test_a_planted_fault_of_the_cells_is_caught(
 
 def test_cells_that_are_zeroed_between_steps_are_caught(ssru: Exported, monkeypatch: pytest.MonkeyPatch) -> None:
     """So is a loop that does not carry them on."""
-    step = BundleSession.step
+    decode = BundleSession._decode
 
-    def forget(session: BundleSession, *arguments: Any) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
-        next_ids, logits, states = step(session, *arguments)
-        return next_ids, logits, {name: np.zeros_like(cell) for name, cell in states.items()}
+    def forget(session: BundleSession, *arguments: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
+        values, states = decode(session, *arguments)
+        return values, {name: np.zeros_like(cell) for name, cell in states.items()}
 
-    monkeypatch.setattr(BundleSession, "step", forget)
+    monkeypatch.setattr(BundleSession, "_decode", forget)
     report = verify(ssru.fp32, ssru.checkpoint, None, sentences=20)
 
     assert any("logits differ" in problem for problem in report.problems)

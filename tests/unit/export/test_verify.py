@@ -16,6 +16,7 @@ from dragoman.export import bundle
 from dragoman.export.decode import BundleSession
 from dragoman.export.errors import VerificationError
 from dragoman.export.verify import require, requirement
+from dragoman.export.verify.searches import Comparison
 from dragoman.model.cached_search import beam_cached
 from dragoman.model.search import greedy
 from dragoman.model.vocab import SPECIAL_IDS
@@ -27,6 +28,7 @@ from tests.fakes.faults import (
     forget_far_positions,
     forget_to_normalise,
     miss_eos_on_short_rows,
+    normalise_without_masked,
     read_one_step_less,
     shift_positions,
     shift_scales,
@@ -75,7 +77,7 @@ def test_all_hypotheses_of_the_bundle_are_those_of_the_model(fp32_bundle: Path, 
         [3 + row for row in range(12)],
     )
     options: Any = {"beams": 3, "length_penalty": 0.8, "first": first}
-    expected = beam_cached(checkpoint.model, sources, limits, special, renormalise=True, **options)
+    expected = beam_cached(checkpoint.model, sources, limits, special, **options)
     found = BundleSession(fp32_bundle).beam(sources, limits, **options)
 
     assert [[h.tokens for h in row] for row in found] == [[h.tokens for h in row] for row in expected]
@@ -122,6 +124,7 @@ GRAPH_FAULTS: dict[str, tuple[str, Change, tuple[str, ...]]] = {
     "the cache is read one step less": (bundle.DECODER, read_one_step_less, (LOGITS, TEXTS)),
     "EOS is missing on short rows": (bundle.DECODER, miss_eos_on_short_rows, ("not finite", TEXTS, ALONE)),
     "beams get wrong scores": (bundle.DECODER, forget_to_normalise, (BEAMS,)),
+    "masked ids lose their share": (bundle.DECODER, normalise_without_masked, (LOGITS,)),
 }
 
 
@@ -145,6 +148,41 @@ def test_a_row_that_depends_on_its_neighbours_is_caught_in_every_precision(int8_
 
     assert any(ALONE in problem for problem in report.problems)
     assert not any("differ" in problem or "chrF" in problem for problem in report.problems)
+
+
+def test_one_call_shows_what_a_text_is_alone(
+    int8_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a sample is decoded token by token without neighbours; the fault is found among the others, too."""
+    fault = functools.partial(miss_eos_on_short_rows, penalty=-20.0)
+    broken = plant(int8_bundle, tmp_path / "broken", bundle.DECODER, fault)
+    monkeypatch.setattr(Comparison, "_sample", lambda _: [])
+    whole, report = check(int8_bundle, one_pair()), check(broken, one_pair())
+
+    assert not any(ALONE in problem for problem in whole.problems)
+    assert (whole.search("greedy").alone, whole.search("greedy").alone_identical) == (SENTENCES, SENTENCES)
+    assert whole.search("beam-4").alone == 0
+    assert any(ALONE in problem and "greedy" in problem for problem in report.problems)
+
+
+def test_few_texts_are_decoded_alone(fp32_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter, the shortest and the longest among them, but eight at least; one call each for the others."""
+    searched: list[int] = []
+    greedy_search = BundleSession.greedy
+
+    def count(session: BundleSession, sources: Any, limits: Any, first: Any = ()) -> list[list[int]]:
+        if len(sources) == 1:
+            searched.append(len(sources[0]))
+        return greedy_search(session, sources, limits, first)
+
+    monkeypatch.setattr(BundleSession, "greedy", count)
+    reports = {sentences: check(fp32_bundle, one_pair(), sentences=sentences) for sentences in (5, 27, 60)}
+
+    assert {sentences: report.search("greedy").alone for sentences, report in reports.items()} == {5: 5, 27: 27, 60: 60}
+    assert {sentences: report.search("beam-4").alone for sentences, report in reports.items()} == {5: 5, 27: 8, 60: 15}
+    assert len(searched) == 5 + 8 + 15
+    assert min(searched[-15:]) <= 3
+    assert max(searched[-15:]) >= 55
 
 
 def test_lost_quality_is_caught(int8_bundle: Path, tmp_path: Path) -> None:

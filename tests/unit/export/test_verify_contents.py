@@ -18,12 +18,13 @@ from dragoman.export.errors import BundleError
 from dragoman.export.verify.cases import choose_cases
 from dragoman.export.verify.requirements import REQUIREMENTS
 from dragoman.export.verify.ties import is_beam_tie
-from dragoman.model.beam import BeamSettings
+from dragoman.model.beam import BeamRow, BeamSettings
+from dragoman.model.cached_search import beam_cached
 from dragoman.model.errors import ConfigError
 from dragoman.model.readers import Pair
 from dragoman.model.tokenizers import train_tokenizer
 from dragoman.model.vocab import SPECIAL_IDS
-from tests.fakes.bundles import plant
+from tests.fakes.bundles import plant, random_sources
 from tests.fakes.verification import MANY, TOKENS, check, edit, held_out, many_pairs, one_pair
 
 TEXTS = "texts differ"
@@ -177,11 +178,53 @@ def test_a_beam_tie_is_one_and_a_fault_is_none() -> None:
     """Two tokens of equal probability may change places; a search that gives another text for no reason may not."""
     table = np.log(np.array([[0.0, 0.1, 0.4, 0.4 + 1e-6, 0.1]] * 2 + [[0.9, 0.025, 0.025, 0.025, 0.025]] * 3) + 1e-12)
 
-    def following(targets: Any) -> Any:
-        return np.array([table[ids[-1] if ids else 0] for ids in targets])
+    def search(disturb: Any) -> list[int]:
+        row = BeamRow(BeamSettings(2), limit=4, eos=0)
+        while not row.done:
+            log_probs = disturb(np.array([table[live.tokens[-1] if live.tokens else 0] for live in row.live]))
+            row.advance([list(range(5))] * len(row.live), log_probs.tolist())
+        return row.hypotheses[0].tokens
 
-    tie = functools.partial(is_beam_tie, following, BeamSettings(2), limit=4, eos=0, forced=0, noise=1e-4)
+    tie = functools.partial(is_beam_tie, lambda times, disturb: [search(disturb) for _ in range(times)], noise=1e-4)
     assert tie([3, 0])
     assert tie([2, 0])
     assert not tie([4, 0])
     assert not tie([2, 1])
+
+
+def test_errors_of_log_probabilities_can_change_a_text(fp32_bundle: Path) -> None:
+    """Of the model and of the bundle: none changes nothing, large ones do, and each repetition has its own."""
+    checkpoint, session = one_pair(), BundleSession(fp32_bundle)
+    (source,) = random_sources(checkpoint, [12])
+    generator = np.random.default_rng(0)
+
+    def repeat_model(disturb: Any) -> list[list[int]]:
+        special = checkpoint.tokenizer.special
+        found = beam_cached(checkpoint.model, [source] * 4, [12] * 4, special, disturb=disturb)
+        return [texts[0].tokens for texts in found]
+
+    def repeat_bundle(disturb: Any) -> list[list[int]]:
+        return [texts[0].tokens for texts in session.beam([source] * 4, [12] * 4, disturb=disturb)]
+
+    for repeat in (repeat_model, repeat_bundle):
+        undisturbed = repeat(None)
+        assert undisturbed[0] == undisturbed[3]
+        assert repeat(lambda log_probs: log_probs) == undisturbed
+        disturbed = repeat(lambda log_probs: log_probs + generator.uniform(-3, 3, log_probs.shape))
+        assert len({tuple(tokens) for tokens in disturbed}) > 1
+    assert repeat_model(None) == repeat_bundle(None)
+
+
+def test_bundles_without_normalizers_are_compared_too(fp32_bundle: Path, tmp_path: Path) -> None:
+    """Those from before there were any: their probabilities leave out ids that are never generated."""
+
+    def forget(model: onnx.ModelProto) -> None:
+        (output,) = [value for value in model.graph.output if value.name == bundle.LOG_NORMALIZER]
+        model.graph.output.remove(output)
+
+    old = plant(fp32_bundle, tmp_path / "old", bundle.DECODER, forget)
+    report = check(old, one_pair(), sentences=8)
+
+    assert not BundleSession(old).has_normalizer
+    assert report.logits.max_difference < 1e-4
+    assert report.search("greedy").identical + report.search("greedy").ties == 8

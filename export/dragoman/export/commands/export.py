@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dragoman.export.commands.verify import add_verification_arguments, compare, held_out_pairs
+from dragoman.export.commands.publish import add_publish_arguments, check_publish_options, publish
+from dragoman.export.commands.verify import add_verification_arguments, held_out_pairs
 from dragoman.export.ctranslate2 import verify_ctranslate2, write_ctranslate2
 from dragoman.export.errors import ExportError
-from dragoman.export.verify import require, requirement
-from dragoman.export.write import DEVICES, write_bundle
 from dragoman.model.checkpoint import load_checkpoint
 from dragoman.model.errors import ModelError
 
@@ -27,15 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="dragoman",
         help="ctranslate2: a model folder of that engine instead of a bundle (default: dragoman)",
     )
-    parser.add_argument("--name", help="model name for callers; default: the folder's name")
-    parser.add_argument(
-        "--precision", choices=sorted(DEVICES), default="fp32", help="int8 is for the CPU (default: fp32)"
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="held-out TSV for the text comparison; precisions that change the numbers need it to measure quality",
-    )
+    add_publish_arguments(parser)
     add_verification_arguments(parser)
     parser.add_argument(
         "--no-verify", action="store_true", help="write the bundle without comparing it; for experiments"
@@ -46,31 +37,12 @@ def run(args: argparse.Namespace) -> int:
     """Export and verify."""
     if args.format == "ctranslate2":
         return _export_ctranslate2(args)
-    if requirement(args.precision).needs_references and args.data is None and not args.no_verify:
-        raise ExportError(
-            f"{args.precision} changes the numbers, so its quality must be measured: give --data FILE.tsv with "
-            "held-out pairs"
-        )
+    check_publish_options(args)
     if args.report is not None and args.no_verify:
         raise ExportError("--report is about the verification that --no-verify leaves out; give one of them")
     checkpoint = load_checkpoint(args.checkpoint)
     pairs = held_out_pairs(args, checkpoint)
-
-    def check(folder: Path) -> dict[str, object]:
-        report = compare(args, folder, checkpoint, pairs)
-        numbers = require(report)
-        print(report.table())
-        return numbers
-
-    manifest = write_bundle(
-        checkpoint,
-        args.out,
-        name=args.name or args.out.resolve().name,
-        precision=args.precision,
-        verify=None if args.no_verify else check,
-    )
-    size = sum(path.stat().st_size for path in args.out.iterdir())
-    print(f"{args.out}: {manifest.name} {manifest.precision} version {manifest.version}, {size / 1e6:.1f} MB")
+    publish(checkpoint, args, pairs)
     return 0
 
 

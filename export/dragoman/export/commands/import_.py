@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman.export.commands.verify import add_verification_arguments, compare, held_out_pairs
+from dragoman.export.commands.publish import add_publish_arguments, check_publish_options, publish
+from dragoman.export.commands.verify import add_verification_arguments, check_verification_options, held_out_pairs
 from dragoman.export.errors import ExportError
-from dragoman.export.verify import require, requirement
-from dragoman.export.write import DEVICES, write_bundle
 from dragoman.model.checkpoint import Checkpoint, checkpoints, save_checkpoint
 from dragoman.model.errors import ModelError
 from dragoman.model.importers import FORMATS, importer
 from dragoman.model.importers.recipe_file import fine_tuning_recipe
-from dragoman.model.readers import Pair
 from dragoman.model.transformer import count_parameters
 
 HELP = "write a bundle from a checkpoint of another library"
@@ -47,8 +44,11 @@ def run(args: argparse.Namespace) -> int:
     if "reason" in args:
         raise ExportError(f"the format {args.format!r} cannot be read here: {args.reason}")
     _check(args)
-    pairs = held_out_pairs(args)
+    check_verification_options(args)
     checkpoint = _with_languages(importer(args.format).import_model(args.path, args), args)
+    if checkpoint.languages is None:  # in a model of one pair, there is no choice for the comparison
+        args.source_language = args.target_language = ""
+    pairs = held_out_pairs(args, checkpoint)
     config = checkpoint.model.config
     print(
         f"{args.path}: {count_parameters(checkpoint.model) / 1e6:.1f} M parameters, {config.num_encoder_layers} + "
@@ -57,23 +57,14 @@ def run(args: argparse.Namespace) -> int:
     if args.checkpoint is not None:
         _save(checkpoint, args.checkpoint)
     if args.out is not None:
-        _write(checkpoint, args, pairs)
+        publish(checkpoint, args, pairs)
     return 0
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", type=Path, metavar="PATH", help="file or folder of the model")
     parser.add_argument("-o", "--out", type=Path, metavar="BUNDLE", help="bundle folder to write")
-    parser.add_argument("--name", help="model name for callers; default: the bundle folder's name")
-    parser.add_argument(
-        "--precision", choices=sorted(DEVICES), default="fp32", help="int8 is for the CPU (default: fp32)"
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FILE",
-        help="held-out TSV for the text comparison; precisions that change the numbers need it to measure quality",
-    )
+    add_publish_arguments(parser)
     add_verification_arguments(parser)
     parser.add_argument(
         "--no-verify", action="store_true", help="write the bundle without comparing it; for experiments"
@@ -99,16 +90,8 @@ def _add_unusable(parser: argparse.ArgumentParser, reason: str) -> None:
 def _check(args: argparse.Namespace) -> None:
     if args.out is None and args.checkpoint is None:
         raise ExportError("nothing to write: give --out BUNDLE, --checkpoint FOLDER or both")
-    if (
-        args.out is not None
-        and not args.no_verify
-        and args.data is None
-        and requirement(args.precision).needs_references
-    ):
-        raise ExportError(
-            f"{args.precision} changes the numbers, so its quality must be measured: give --data FILE.tsv with "
-            "held-out pairs"
-        )
+    if args.out is not None:
+        check_publish_options(args)
     if args.report is not None and (args.no_verify or args.out is None):
         raise ExportError("--report is about a verification, which there is none without --out and with --no-verify")
     if args.checkpoint is not None and checkpoints(args.checkpoint):
@@ -149,25 +132,3 @@ def _save(checkpoint: Checkpoint, folder: Path) -> None:
         print(
             f"{folder / _RECIPE}: describes it for `dragoman train --recipe {folder / _RECIPE} --start-from {folder}`"
         )
-
-
-def _write(checkpoint: Checkpoint, args: argparse.Namespace, pairs: Sequence[Pair] | None) -> None:
-    several = checkpoint.languages is not None  # in a model of one pair, there is no choice for the comparison
-    args.source_language = (several and args.source_language) or ""
-    args.target_language = (several and args.target_language) or ""
-
-    def check(folder: Path) -> dict[str, object]:
-        report = compare(args, folder, checkpoint, pairs)
-        numbers = require(report)
-        print(report.table())
-        return numbers
-
-    manifest = write_bundle(
-        checkpoint,
-        args.out,
-        name=args.name or args.out.resolve().name,
-        precision=args.precision,
-        verify=None if args.no_verify else check,
-    )
-    size = sum(path.stat().st_size for path in args.out.iterdir())
-    print(f"{args.out}: {manifest.name} {manifest.precision} version {manifest.version}, {size / 1e6:.1f} MB")

@@ -52,6 +52,7 @@ def _lines(facts: BundleFacts) -> Iterator[str]:
         f"  limits      {limits.max_source_tokens} source tokens, {limits.max_target_tokens} target tokens; "
         f"by default {limits.length_ratio:g} per source token + {limits.length_margin}"
     )
+    yield f"  on request  {', '.join(f'{name} {kind}' for name, kind in facts.on_request.items()) or 'nothing'}"
     tools = ", ".join(f"{tool} {version}" for tool, version in manifest.tools.items())
     yield f"  made with   {tools or 'unknown tools'}"
     yield f"  verified    {_verification(facts)}"

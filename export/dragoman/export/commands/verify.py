@@ -45,29 +45,45 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def held_out_pairs(args: argparse.Namespace, checkpoint: Checkpoint | None = None) -> list[Pair] | None:
+def check_verification_options(args: argparse.Namespace) -> None:
+    """Check what can be checked without the model.
+
+    Raises:
+        ExportError: An option is wrong.
+    """
+    if args.sentences < 1:
+        raise ExportError(f"--sentences is {args.sentences}; it must be at least 1")
+    if args.report is not None and not args.report.resolve().parent.is_dir():
+        raise ExportError(f"cannot write --report {args.report}: there is no folder {args.report.resolve().parent}")
+    if args.data is not None and not args.data.exists():
+        raise ExportError(f"--data {args.data} does not exist")
+
+
+def held_out_pairs(args: argparse.Namespace, checkpoint: Checkpoint) -> list[Pair] | None:
     """Check the options and read --data, if it is given, before anything that takes long.
 
     Args:
         args: The options.
-        checkpoint: Whose languages are asked for; None leaves them to `compare`.
+        checkpoint: Whose languages are asked for.
 
     Raises:
         ExportError: An option is wrong.
         ConfigError: The model has no language that was asked for, or several and none was chosen.
         DataError: The file cannot be used.
     """
-    if args.sentences < 1:
-        raise ExportError(f"--sentences is {args.sentences}; it must be at least 1")
-    if args.report is not None and not args.report.resolve().parent.is_dir():
-        raise ExportError(f"cannot write --report {args.report}: there is no folder {args.report.resolve().parent}")
-    languages = ("", "") if checkpoint is None else _first_languages(args, checkpoint)
+    check_verification_options(args)
+    languages = chosen_languages(args, checkpoint)
     if args.data is None:
         return None
     return list(read_pairs(args.data, languages=languages if all(languages) else None))
 
 
-def _first_languages(args: argparse.Namespace, checkpoint: Checkpoint) -> tuple[str, str]:
+def chosen_languages(args: argparse.Namespace, checkpoint: Checkpoint) -> tuple[str, str]:
+    """Return the languages of --data, as the options say or as there is only one choice; empty if any will do.
+
+    Raises:
+        ConfigError: The model has no language that was asked for, or several and none was chosen.
+    """
     default = checkpoint.source_language, checkpoint.target_language
     languages = checkpoint.languages or Languages.pair(*default)
     return first_languages(

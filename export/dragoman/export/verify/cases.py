@@ -16,6 +16,7 @@ from dragoman.model.vocab import SpecialIds
 LanguagePair = tuple[str, str]
 # Of a model of several languages, so many pairs are tried.
 MAX_PAIRS = 4
+_CHOICES = 10
 # Longest random source; sentences are rarely longer.
 _LONGEST = 60
 
@@ -121,7 +122,14 @@ def _cases(manifest: Manifest, languages: LanguagePair, texts: Iterable[_Text], 
 
 
 def _other_pairs(languages: Languages, chosen: LanguagePair, generator: random.Random) -> list[LanguagePair]:
-    """Return up to `MAX_PAIRS` - 1 more pairs, with as many different languages as possible."""
+    """Return up to `MAX_PAIRS` - 1 more pairs, of several random choices the one with most languages."""
+    choices = [_some_pairs(languages, chosen, generator) for _ in range(_CHOICES)]
+    best = max(choices, key=lambda pairs: sum(len(set(tags)) for tags in zip(*pairs, strict=True)))
+    return best[1:]
+
+
+def _some_pairs(languages: Languages, chosen: LanguagePair, generator: random.Random) -> list[LanguagePair]:
+    """Return up to `MAX_PAIRS` pairs, the chosen one first."""
     pairs: list[LanguagePair] = [chosen]
     sources, targets = (
         [*generator.sample(tags, len(tags))] for tags in (list(languages.sources), list(languages.targets))
@@ -132,4 +140,4 @@ def _other_pairs(languages: Languages, chosen: LanguagePair, generator: random.R
             target = targets[(number + 1) % len(targets)]
         if (source, target) not in pairs:
             pairs.append((source, target))
-    return pairs[1:MAX_PAIRS]
+    return pairs[:MAX_PAIRS]

@@ -1,8 +1,7 @@
-"""Logits of a bundle's graphs against those of PyTorch's full pass, over a grid of sizes."""
+"""Logits of a bundle's graphs and their normalizers against PyTorch's full pass, over a grid of sizes."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -53,7 +52,8 @@ class Logits:
     """What the comparison found.
 
     Attributes:
-        max_difference: NaN if there was any; infinite if one of the two was.
+        max_difference: Of a logit, or of a log_normalizer where the graph returns it. NaN if there was any;
+            infinite if one of the two was.
         where: Of the largest difference.
         spread: Standard deviation of PyTorch's logits.
         masked: Ids that must never be generated are as good as -inf everywhere.
@@ -76,6 +76,8 @@ class _Batch:
 def compare_logits(session: BundleSession, checkpoint: Checkpoint, generator: random.Random) -> Logits:
     """Teacher-force random targets through both and compare every logit.
 
+    PyTorch reads the rows of each source length once; the bundle reads them in batches of every size.
+
     Args:
         session: The bundle.
         checkpoint: The model.
@@ -86,32 +88,55 @@ def compare_logits(session: BundleSession, checkpoint: Checkpoint, generator: ra
     worst, where, masked = 0.0, Where(0, 0, 0, 0), True
     squares, means = [], []
     cases = 0
-    for batch in _grid(session, checkpoint, generator):
-        expected = _expected(checkpoint, batch)[..., allowed]
-        found = _teacher_forced(session, batch)
-        masked &= bool((found[..., ~allowed] <= _MASKED).all())
-        with np.errstate(invalid="ignore"):
-            difference = np.abs(found[..., allowed].astype(np.float32) - expected).max(axis=-1)  # [B, T]
-        largest = float(difference.max())
-        if not largest <= worst and not math.isnan(worst):  # a NaN is worse than any number
-            row, position = divmod(int(difference.argmax()), difference.shape[1])
-            worst, where = largest, Where(len(batch.sources), len(batch.sources[0]), row, position)
-        squares.append(float((expected**2).mean()))
-        means.append(float(expected.mean()))
-        cases += 1
+    for rows, sizes in _grid(session, checkpoint, generator):
+        all_expected = _expected(checkpoint, rows)
+        for size in sizes:
+            batch, expected = _Batch(rows.sources[:size], rows.targets[:size]), all_expected[:size]
+            found, normalizer = _teacher_forced(session, batch)
+            masked &= bool((found[..., ~allowed] <= _MASKED).all())
+            difference = _difference(found, normalizer if session.has_normalizer else None, expected, allowed)
+            largest = float(difference.max())
+            if not largest <= worst and not math.isnan(worst):  # a NaN is worse than any number
+                row, position = divmod(int(difference.argmax()), difference.shape[1])
+                worst, where = largest, Where(size, len(batch.sources[0]), row, position)
+            values = expected[..., allowed].reshape(-1)
+            squares.append(float(values @ values) / values.size)
+            means.append(float(values.mean()))
+            cases += 1
     spread = math.sqrt(max(0.0, sum(squares) / cases - (sum(means) / cases) ** 2))
     return Logits(worst, where, spread, masked, cases)
 
 
-def _grid(session: BundleSession, checkpoint: Checkpoint, generator: random.Random) -> Iterator[_Batch]:
-    """Yield batches of every size; in each, every row is one token shorter than the one before."""
+def _difference(found: Array, normalizer: Array | None, expected: Array, allowed: Array) -> Array:
+    """Return the largest difference of each position, [B, T].
+
+    Args:
+        found: Logits [B, T, V].
+        normalizer: [B, T]; None leaves it out.
+        expected: Logits [B, T, V], those of masked ids as well.
+        allowed: [V], False for masked ids.
+    """
+    with np.errstate(invalid="ignore"):  # what is no number stays none
+        # Row by row: the longest target has some 100 MB of logits.
+        rows = [np.abs(own - other)[:, allowed].max(axis=-1) for own, other in zip(found, expected, strict=True)]
+        difference: Array = np.stack(rows)
+        if normalizer is not None:
+            whole = torch.from_numpy(expected).logsumexp(-1).numpy()
+            difference = np.maximum(difference, np.abs(normalizer - whole))
+    return difference
+
+
+def _grid(
+    session: BundleSession, checkpoint: Checkpoint, generator: random.Random
+) -> Iterator[tuple[_Batch, Sequence[int]]]:
+    """Yield rows, each one token shorter than the one before, and how many of them make a batch."""
     config = checkpoint.model.config
     most = session.manifest.limits.max_target_tokens
     longest = config.max_source_tokens
-    for batch, length in itertools.product(BATCHES, sorted({*(n for n in SOURCE_LENGTHS if n < longest), longest})):
-        yield _batch(session, checkpoint, generator, batch, length, min(TARGET_LENGTH, most))
+    for length in sorted({*(n for n in SOURCE_LENGTHS if n < longest), longest}):
+        yield _batch(session, checkpoint, generator, max(BATCHES), length, min(TARGET_LENGTH, most)), BATCHES
     room = max(TARGET_LENGTH, _MAX_LOGITS // (2 * config.vocab_size))
-    yield _batch(session, checkpoint, generator, 2, min(7, longest), min(most, room))
+    yield _batch(session, checkpoint, generator, 2, min(7, longest), min(most, room)), (2,)
 
 
 def _batch(
@@ -138,19 +163,20 @@ def _expected(checkpoint: Checkpoint, batch: _Batch) -> Array:
     return logits
 
 
-def _teacher_forced(session: BundleSession, batch: _Batch) -> Array:
-    """Return the graph's logits [B, T, V], a few tokens in one call, others one by one."""
+def _teacher_forced(session: BundleSession, batch: _Batch) -> tuple[Array, Array]:
+    """Return the graph's logits [B, T, V] and normalizers [B, T], a few tokens in one call, others one by one."""
     targets = np.array(batch.targets, np.int64)
     encoded = session.encode(batch.sources)
     states = session.initial_states(len(targets), targets.shape[1] + 1)
-    logits = []
+    logits, normalizers = [], []
     start = 0
     for size in _call_sizes(targets.shape[1]):
         lengths = np.full(len(targets), start, np.int64)
-        _, found, states = session.step(targets[:, start : start + size], lengths, states, encoded)
+        found, normalizer, states = session.normalized_step(targets[:, start : start + size], lengths, states, encoded)
         logits.append(found)
+        normalizers.append(normalizer)
         start += size
-    return np.concatenate(logits, axis=1)
+    return np.concatenate(logits, axis=1), np.concatenate(normalizers, axis=1)
 
 
 def _call_sizes(tokens: int) -> Sequence[int]:

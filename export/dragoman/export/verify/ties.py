@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.model.beam import BeamRow, BeamSettings
-
 Array = NDArray[Any]
-# Log-probabilities [n, V] of what follows each of n targets, given without start and first tokens.
-NextLogProbs = Callable[[Sequence[Sequence[int]]], Array]
+# Log-probabilities [V] of what follows a target, which is given without start and first tokens.
+NextLogProbs = Callable[[Sequence[int]], Array]
+# Changes the log-probabilities that a beam search sees.
+Disturb = Callable[[Array], Array]
+# Repeats a beam search for one source so many times, each with errors of its own; returns the texts.
+Repeat = Callable[[int, Disturb], list[list[int]]]
 
 # A search that hangs on one tie goes either way half of the time.
 _TRIALS = 16
+_AT_ONCE = 4
 
 
 def margin(next_log_probs: NextLogProbs, expected: Sequence[int], found: Sequence[int]) -> float:
@@ -33,43 +36,25 @@ def margin(next_log_probs: NextLogProbs, expected: Sequence[int], found: Sequenc
     at = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), None)
     if at is None:  # one of them is empty, or ended early without EOS
         return float("inf")
-    log_probs = next_log_probs([expected[:at]])[0]
+    log_probs = next_log_probs(expected[:at])
     return float(log_probs[expected[at]] - log_probs[found[at]])
 
 
-def is_beam_tie(
-    next_log_probs: NextLogProbs,
-    settings: BeamSettings,
-    found: Sequence[int],
-    *,
-    limit: int,
-    eos: int,
-    forced: int,
-    noise: float,
-) -> bool:
+def is_beam_tie(repeat: Repeat, found: Sequence[int], *, noise: float) -> bool:
     """Whether rounding errors of size `noise` can make a beam search find another text.
 
     It is repeated with such errors. Comparing the scores of both texts would not do: a hypothesis that was
     dropped early for a tie may have become much better or worse than the others.
 
     Args:
-        next_log_probs: Of the model that finds another text.
-        settings: Of the search.
+        repeat: The search, which finds another text without errors.
         found: Tokens of the text.
-        limit: Most new tokens.
-        eos: Id that ends a hypothesis.
-        forced: Number of first tokens.
         noise: Largest error of a log-probability.
     """
     generator = np.random.default_rng(0)
-    for _ in range(_TRIALS):
-        row = BeamRow(settings, limit=limit, eos=eos, forced=forced)
-        while not row.done:
-            log_probs = next_log_probs([live.tokens for live in row.live])
-            count = min(settings.candidates, log_probs.shape[-1])
-            noisy = log_probs + generator.uniform(-noise, noise, log_probs.shape)
-            ids = np.argpartition(-noisy, count - 1, axis=-1)[:, :count]
-            row.advance(ids.tolist(), np.take_along_axis(noisy, ids, axis=-1).tolist())
-        if row.hypotheses and row.hypotheses[0].tokens == list(found):
-            return True
-    return False
+
+    def disturb(log_probs: Array) -> Array:
+        disturbed: Array = log_probs + generator.uniform(-noise, noise, log_probs.shape)
+        return disturbed
+
+    return any(list(found) in repeat(_AT_ONCE, disturb) for _ in range(_TRIALS // _AT_ONCE))
