@@ -16,7 +16,7 @@ from onnxscript import ir
 
 from dragoman.export import bundle, to_onnx
 from dragoman.export.precision import DEVICES, Precision, write_graphs
-from tests.fakes.bundles import converted, make_checkpoint
+from tests.fakes.bundles import converted, make_checkpoint, random_calibration
 from tests.fakes.models import make_config
 from tests.fakes.variants import Exported
 
@@ -86,7 +86,8 @@ def test_a_tied_table_is_stored_once(precision: Precision, tmp_path: Path) -> No
         folder = tmp_path / tied
         folder.mkdir()
         checkpoint = make_checkpoint(tied_embeddings=tied)
-        write_graphs(checkpoint.model, checkpoint.tokenizer.special, folder, precision)
+        special, config = checkpoint.tokenizer.special, checkpoint.model.config
+        write_graphs(checkpoint.model, special, folder, precision, random_calibration(config, special))
         size = checkpoint.model.config.vocab_size * checkpoint.model.config.d_model
         graph = onnx.load(folder / bundle.DECODER).graph
         assert sum(int(np.prod(tensor.dims)) >= size for tensor in graph.initializer) == expected
