@@ -33,6 +33,9 @@ Caches: the outputs are the inputs with Q positions written behind `cache_length
 before is never read. Bind each to the buffer of its input and the runtime writes in place; bound
 elsewhere, it copies the whole cache. Cells: a row that has read nothing must have zeros, and no output
 may share memory with its input. There is no T_max; `cache_lengths` only says where the tokens stand.
+
+Decoders for CPUs may have updated_cross_key.i and updated_cross_value.i [B,H,S,D] besides, with the content of
+their inputs: bind them in the same way. They take one new token per call, Q = 1, as the shape of input_ids says.
 """
 
 from __future__ import annotations
@@ -82,6 +85,12 @@ _STATE_TENSORS = {SELF_ATTENTION: ("self_key", "self_value"), SSRU: ("cell",)}
 def cross_names(layer: int) -> tuple[str, str]:
     """Return the names of a layer's cross-attention key and value."""
     return f"cross_key.{layer}", f"cross_value.{layer}"
+
+
+def updated_cross_names(layer: int) -> tuple[str, str]:
+    """Return the names of the outputs that some decoders have for a layer's cross-attention key and value."""
+    key, value = cross_names(layer)
+    return f"updated_{key}", f"updated_{value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class BundleSession:
         sizes = {value.name: value.shape for value in self._decoder.get_outputs()}
         self._most_candidates = sizes[bundle.CANDIDATE_IDS][2] if bundle.CANDIDATE_IDS in sizes else 0
         self.has_normalizer = bundle.LOG_NORMALIZER in sizes
+        self._one_token = _takes_one_token(self._decoder)
         self._dtypes = {value.name: _NUMPY[value.type] for value in self._decoder.get_inputs()}
 
     def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
@@ -124,6 +125,13 @@ class BundleSession:
         states: dict[str, Array],
         others: dict[str, Array],
     ) -> tuple[list[Array], dict[str, Array]]:
+        if self._one_token and input_ids.shape[1] > 1:
+            steps = []
+            for position in range(input_ids.shape[1]):
+                ids, lengths = input_ids[:, position : position + 1], cache_lengths + position
+                values, states = self._decode(outputs, ids, lengths, states, others)
+                steps.append(values)
+            return [np.concatenate(values, axis=1) for values in zip(*steps, strict=True)], states
         feeds = {bundle.INPUT_IDS: input_ids, bundle.CACHE_LENGTHS: cache_lengths, **others, **states}
         updated = [name for i in self._layers for name in self.manifest.shape.updated_state_names(i)]
         values = _run(self._decoder, bundle.DECODER, [*outputs, *updated], feeds)
@@ -238,6 +246,11 @@ def _best(log_probs: Array, count: int) -> tuple[Array, Array]:
     count = min(count, log_probs.shape[-1])
     ids = np.argpartition(-log_probs, count - 1, axis=-1)[..., :count]
     return ids, np.take_along_axis(log_probs, ids, axis=-1)
+
+
+def _takes_one_token(decoder: onnxruntime.InferenceSession) -> bool:
+    """Whether a decoder takes one new token per call."""
+    return any(value.name == bundle.INPUT_IDS and value.shape[1] == 1 for value in decoder.get_inputs())
 
 
 def _run(session: onnxruntime.InferenceSession, graph: str, outputs: list[str], feeds: dict[str, Array]) -> list[Array]:

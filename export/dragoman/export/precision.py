@@ -11,6 +11,7 @@ from onnxscript import ir
 from dragoman.export import bundle
 from dragoman.export.activations import largest_of_both
 from dragoman.export.calibration import CalibrationPair, calibrate
+from dragoman.export.grouped import use_grouped_attention
 from dragoman.export.half import to_half
 from dragoman.export.optimize import keep_lengths_on_device, keep_sums_apart
 from dragoman.export.quantize import quantize
@@ -89,6 +90,8 @@ def convert(
         of_encoder, of_decoder = calibrate(encoder, decoder, calibration, special)
         quantize_static(encoder, of_encoder)
         quantize_static(decoder, of_decoder)
+    if DEVICES[precision] == ("cpu",):
+        use_grouped_attention(decoder, config)
 
 
 def adapt(graph: ir.Model, precision: Precision) -> None:

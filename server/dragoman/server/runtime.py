@@ -132,6 +132,9 @@ class OnnxRuntime:
         self.candidates = int(outputs[bundle.CANDIDATE_IDS].shape[2]) if bundle.CANDIDATE_IDS in outputs else 0
         self.can_align = bundle.ALIGNMENT in outputs
         self._has_normalizer = bundle.LOG_NORMALIZER in outputs
+        layers = range(self.manifest.shape.num_decoder_layers)
+        names = [name for i in layers for name in bundle.updated_cross_names(i)]
+        self._updated_cross_names = names if names[0] in outputs else []
 
     def _allocate(self, tokens: int) -> None:
         """Make room for an encode batch of so many tokens; for results, the first step that wants them does."""
@@ -204,6 +207,9 @@ class OnnxRuntime:
             _bind(binding.bind_input, name, (here[name] if name in self._decoder_here else counter)[:live])
         for name, view in zip(self._cross_names, pool.cross_attention.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
+        # Some graphs write there, nothing but what stands there.
+        for name, view in zip(self._updated_cross_names, pool.cross_attention.views(), strict=False):
+            _bind(binding.bind_output, name, view[:live])
         for name, view in zip(self._state_names, pool.states.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
         # Caches are written where they are read, cells elsewhere: the pool's states know.
