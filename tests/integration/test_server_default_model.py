@@ -14,6 +14,7 @@ from dragoman.export.bundle import load_manifest
 from dragoman.export.decode import BundleSession
 from dragoman.server.config import DEFAULT_BUNDLE
 from dragoman.server.runtime import OnnxRuntime
+from tests.fakes.bundle_bench import BundleBench
 from tests.fakes.pools import make_pool
 
 SENTENCES = (
@@ -99,3 +100,28 @@ def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]
 
     assert found == expected
     assert len(np.unique([len(ids) for ids in found.values()])) > 1
+
+
+def test_a_step_writes_each_rows_next_position_and_leaves_the_sources_alone() -> None:
+    """The graph writes caches of both kinds; what it writes into those of sources is there already."""
+    manifest = load_manifest(DEFAULT_BUNDLE)
+    tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, manifest)
+    bench = BundleBench(DEFAULT_BUNDLE, manifest, rows=4)
+    bench.start([tokenizer.encode(text) for text in SENTENCES[2:4]])
+    bench.engine.iterate()
+    bench.start([tokenizer.encode(SENTENCES[4])])
+    bench.engine.iterate()
+    pool = bench.pool
+    pool.reserve()
+    states = [view.copy() for view in pool.states.views()]
+    sources = [view.copy() for view in pool.cross_attention.views()]
+
+    bench.runtime.step(pool)
+
+    for old, new in zip(sources, pool.cross_attention.views(), strict=True):
+        np.testing.assert_array_equal(new, old)
+    for old, new in zip(states, pool.states.views(), strict=True):
+        changed = (old != new).any(axis=(1, 3))
+        expected = np.zeros_like(changed)
+        expected[[0, 1, 2], pool.cache_lengths[:3]] = True
+        np.testing.assert_array_equal(changed, expected)
