@@ -272,7 +272,7 @@ def _set_positions(embedding: Any, table: torch.Tensor, *, pre: bool) -> None:
 
 
 def write_built_in(run: Path) -> None:
-    """Write a checkpoint with the built-in model's weights, those of its int8 bundle times their scales.
+    """Write a checkpoint with the built-in model's weights, those of its 8-bit bundle times their scales.
 
     There is no other checkpoint of it in the repository. So every side gets weights that int8 represents exactly
     per column, and which are those that the built-in bundle computes with.
@@ -285,13 +285,10 @@ def write_built_in(run: Path) -> None:
     for graph in GRAPHS:
         for tensor in onnx.load(BUILT_IN / graph).graph.initializer:
             tensors[tensor.name.removeprefix("model.")] = onnx.numpy_helper.to_array(tensor)
-    step = tensors["step"]
     weights = {name: value for name, value in tensors.items() if name.endswith((".weight", ".bias"))}
     for name in [name for name in tensors if name.endswith(".weight_i8")]:
-        # The graph multiplies bytes of inputs, too: their step is part of these scales. Columns are outputs.
-        weights[name.removesuffix("_i8")] = (
-            tensors[name].astype(np.float32) * tensors[name.replace("_i8", "_scales")] / step
-        ).T
+        scales = tensors[name.replace("_i8", "_scales_static")]  # one per column, which is an output
+        weights[name.removesuffix("_i8")] = (tensors[name].astype(np.float32) * scales).T
     for name in [name for name in weights if "key_value_query" in name]:  # three projections in one product
         for part, value in zip(("key", "value", "query"), np.split(weights.pop(name), 3), strict=True):
             weights[name.replace("key_value_query", part)] = value

@@ -18,6 +18,8 @@ from dragoman.export.to_onnx import shape_of
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.tokenizers import describe_tokenizer
 
+_MOST_NAMED = 5
+
 __all__ = ["DEVICES", "Precision", "write_bundle"]
 
 
@@ -50,6 +52,7 @@ def write_bundle(
     out = out.resolve()
     if out.exists() and not bundle.is_bundle(out):
         raise ExportError(f"{out} exists and is not a bundle; choose another --out or remove it")
+    _require_numbers(checkpoint)
     with scratch_beside(out) as scratch:
         folder = scratch / out.name
         folder.mkdir()
@@ -63,6 +66,19 @@ def write_bundle(
             manifest.write(folder)
         put_in_place(folder, out, scratch)
     return manifest
+
+
+def _require_numbers(checkpoint: Checkpoint) -> None:
+    """Refuse weights that are not numbers: the texts would be empty or nonsense.
+
+    Raises:
+        ExportError: Names them.
+    """
+    broken = [name for name, tensor in checkpoint.model.named_parameters() if not bool(tensor.isfinite().all())]
+    if broken:
+        more = f" and {len(broken) - _MOST_NAMED} more" if broken[_MOST_NAMED:] else ""
+        listing = ", ".join(broken[:_MOST_NAMED]) + more
+        raise ExportError(f"weights are not numbers, or infinite: {listing}; take another checkpoint of this model")
 
 
 def _manifest(checkpoint: Checkpoint, folder: Path, name: str, precision: Precision, graphs: list[str]) -> Manifest:

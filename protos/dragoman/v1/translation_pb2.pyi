@@ -217,8 +217,9 @@ class DecodingOptions(google.protobuf.message.Message):
     def suppressed_texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Words or phrases that may not appear, at most GetModel.limits.max_suppressed_texts, none blank, each of
         at most GetModel.limits.max_option_characters characters. Each is suppressed as the model's tokenizer
-        writes it at the start of a word and inside one. Case counts, and a word that is part of a longer one
-        is not found where the tokenizer cuts the longer one elsewhere.
+        writes it at the start of a word and inside one. Case counts. The model may still spell the same word
+        with other tokens, and a word that is part of a longer one is not found where the tokenizer cuts the
+        longer one elsewhere.
         """
 
     @property

@@ -12,6 +12,9 @@ import grpc
 import pytest
 
 from dragoman.cli.main import main
+from dragoman.client.commands.lines import argument_lines
+from dragoman.client.commands.report import _violation
+from dragoman.client.errors import FieldViolation
 from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
@@ -166,6 +169,21 @@ def test_a_refused_option_is_named(run: Run, service: FakeTranslationService) ->
 
     assert "options.beam_size: 99 is out of range; it must be 0 to 32" in run("translate", "a")[2]
     assert "argument 2: 300 tokens, the limit is 100" in run("translate", "a", "b")[2]
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        ("options.suppressed_texts[0]", "options.suppressed_texts[0]: is empty"),
+        ("target_prefixes[0]", "--target-prefix of argument 1: is empty"),
+        ("texts[0]", "argument 1: is empty"),
+    ],
+)
+def test_only_fields_of_texts_become_places(field: str, shown: str) -> None:
+    """A field whose name ends like that of the texts is another one."""
+    violation = FieldViolation(field, "is empty")
+
+    assert _violation(violation, list(argument_lines(["Hello."]))) == shown
 
 
 def test_score_writes_one_number_per_line(run: Run, service: FakeTranslationService, tmp_path: Path) -> None:

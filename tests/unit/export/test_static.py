@@ -20,6 +20,7 @@ from dragoman.export.precision import adapt, write_graphs
 from dragoman.export.rewriting import array_of, required
 from dragoman.export.static import inputs_of_products, quantize_static
 from dragoman.export.to_onnx import decoder_graph, encoder_graph
+from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.readers import Pair
 from tests.fakes.bundles import make_checkpoint, random_calibration
@@ -153,3 +154,15 @@ def test_the_command_asks_for_texts_even_if_nothing_is_compared() -> None:
 
     with pytest.raises(ExportError, match="int8-static takes its scales from texts: give --data"):
         check_publish_options(options)
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    """In any precision, verified or not: the texts would be empty or nonsense. Nothing is written."""
+    broken = make_checkpoint()
+    with torch.no_grad():
+        broken.model.encoder.layers[0].feed_forward.expand.weight[3, 5] = float("inf")
+
+    with pytest.raises(ExportError, match=r"infinite: encoder\.layers\.0\.feed_forward\.expand\.weight; take another"):
+        write_bundle(broken, tmp_path / "out", name="b", precision="fp32", verify=None)
+
+    assert list(tmp_path.iterdir()) == []

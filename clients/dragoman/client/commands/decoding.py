@@ -91,7 +91,8 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="TEXT",
-        help="a word or phrase that may not appear; may be repeated",
+        help="a word or phrase whose usual tokens may not appear; may be repeated. The model may still spell it with "
+        "others: name the forms that it finds, too",
     )
     _factor(group, "--repetition-penalty", "makes tokens less likely that the translation has already (1 does nothing)")
     _count(group, "--no-repeat-ngram-size", "no sequence of so many tokens comes twice; 0 allows all")

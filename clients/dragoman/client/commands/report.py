@@ -17,7 +17,7 @@ from dragoman.client.errors import (
     UnavailableError,
 )
 
-_TEXT_FIELD = re.compile(r"(?:texts|target_prefixes|pairs)\[(\d+)\](?:\.(source|target))?")
+_TEXT_FIELD = re.compile(r"(?<!\w)(texts|target_prefixes|pairs)\[(\d+)\](?:\.(source|target))?")
 
 
 def failure(
@@ -88,9 +88,10 @@ def _with_places(text: str, lines: Sequence[Line]) -> str:
     """Say "corpus.en: line 12" instead of "texts[3]", which means nothing to a user of files."""
 
     def named(match: re.Match[str]) -> str:
-        index = int(match[1])
+        field, index, side = match[1], int(match[2]), match[3]
         if index >= len(lines):
             return match[0]
-        return f"{match[2]} of {_place(lines[index])}" if match[2] else _place(lines[index])
+        side = "--target-prefix" if field == "target_prefixes" else side
+        return f"{side} of {_place(lines[index])}" if side else _place(lines[index])
 
     return _TEXT_FIELD.sub(named, text)

@@ -46,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     check_verification_options(args)
     checkpoint = _with_languages(importer(args.format).import_model(args.path, args), args)
-    if checkpoint.languages is None:  # in a model of one pair, there is no choice for the comparison
-        args.source_language = args.target_language = ""
+    several = checkpoint.languages is not None  # in a model of one pair, there is no choice for the comparison
+    args.source_language = (several and args.source_language) or ""
+    args.target_language = (several and args.target_language) or ""
     pairs = held_out_pairs(args, checkpoint)
     config = checkpoint.model.config
     print(

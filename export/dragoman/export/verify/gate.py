@@ -21,7 +21,7 @@ from typing import Any
 
 from dragoman.export import bundle
 from dragoman.export.decode import BundleSession
-from dragoman.export.errors import VerificationError
+from dragoman.export.errors import BundleError, VerificationError
 from dragoman.export.verify.cases import choose_cases
 from dragoman.export.verify.contents import compare_tokenizers, manifest_problems
 from dragoman.export.verify.logits import compare_logits
@@ -65,6 +65,11 @@ def verify(
     """
     session = BundleSession(folder)
     manifest = session.manifest
+    if manifest.shape.vocab_size != checkpoint.model.config.vocab_size:
+        raise BundleError(
+            f"{folder} is not a bundle of this checkpoint: it has {manifest.shape.vocab_size} target tokens, the "
+            f"checkpoint {checkpoint.model.config.vocab_size}; name the checkpoint that it was made from"
+        )
     generator = random.Random(seed)  # noqa: S311  # a choice of test sentences, not a secret
     default = manifest.source_language, manifest.target_language
     languages = first_languages(
@@ -106,8 +111,9 @@ def first_languages(
     Raises:
         ConfigError: The model has no such language, or several and none was chosen.
     """
-    if any_will_do and not source and not target and not all(default):
-        default = next(languages.pairs())
+    if any_will_do and not all(default):
+        fitting = (pair for pair in languages.pairs() if source in ("", pair[0]) and target in ("", pair[1]))
+        default = next(fitting, default)
     return choose_languages(languages, default, source, target)
 
 
