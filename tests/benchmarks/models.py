@@ -292,6 +292,14 @@ def write_built_in(run: Path) -> None:
     for name in [name for name in weights if "key_value_query" in name]:  # three projections in one product
         for part, value in zip(("key", "value", "query"), np.split(weights.pop(name), 3), strict=True):
             weights[name.replace("key_value_query", part)] = value
+    for name in [
+        name for name in weights if "layers.cross_attention.key_value" in name
+    ]:  # of all layers in one product
+        parts = np.split(weights.pop(name), 2 * manifest.shape.num_decoder_layers)
+        for number, value in enumerate(parts):
+            layer, part = number // 2, ("key", "value")[number % 2]
+            own = f"layers.{layer}.cross_attention.{part}"
+            weights[name.replace("layers.cross_attention.key_value", own)] = value
     config = {key: value for key, value in manifest.model.items() if key != "steps"}
     model = Transformer(ModelConfig.from_dict(config)).eval()
     model.load_state_dict({name: torch.tensor(np.ascontiguousarray(value)) for name, value in weights.items()})
