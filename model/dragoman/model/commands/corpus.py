@@ -1,7 +1,7 @@
 """The `dragoman corpus` command: make the text a model is trained on.
 
 `corpus build` fetches and aligns real text, `corpus generate` writes sentences
-of an own grammar. Each nested subcommand is one row of `_SUBCOMMANDS`.
+of an own grammar.
 """
 
 from __future__ import annotations
