@@ -160,7 +160,7 @@ def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
     """In any precision, verified or not: the texts would be empty or nonsense. Nothing is written."""
     broken = make_checkpoint()
     with torch.no_grad():
-        broken.model.encoder.layers[0].feed_forward.expand.weight[3, 5] = float("inf")
+        broken.model.get_parameter("encoder.layers.0.feed_forward.expand.weight")[3, 5] = float("inf")
 
     with pytest.raises(ExportError, match=r"infinite: encoder\.layers\.0\.feed_forward\.expand\.weight; take another"):
         write_bundle(broken, tmp_path / "out", name="b", precision="fp32", verify=None)
