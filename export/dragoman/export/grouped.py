@@ -23,17 +23,18 @@ from dragoman.model.config import ModelConfig
 _INT32 = ir.DataType.INT32
 _HEADS_FIRST = [0, 2, 1, 3]
 _BIAS = 3  # input of Attention
+_HEAD_STEP = 8  # a head must be a multiple of it
 
 
 def use_grouped_attention(decoder: ir.Model, config: ModelConfig) -> None:
-    """Rewrite a decoder in place; one whose attention has biases of positions stays as it is.
+    """Rewrite a decoder in place; with biases of positions, or heads the operator has no kernel for, it stays as it is.
 
     Args:
         decoder: Graph of `to_onnx`, in any precision for CPUs.
         config: Of its model.
     """
     nodes = [node for node in decoder.graph if node.op_type == "Attention"]
-    if any(node.inputs[_BIAS] is not None for node in nodes):
+    if config.head_dim % _HEAD_STEP or any(node.inputs[_BIAS] is not None for node in nodes):
         return
     decoder.opset_imports.setdefault(CONTRIB, 1)
     rewrite = _Rewrite(decoder.graph, config)

@@ -139,9 +139,14 @@ def test_a_rewritten_graph_has_nothing_of_the_old_one_and_says_that_it_takes_one
     assert ids.shape[1] == 1
 
 
-def test_biases_of_positions_keep_their_attention() -> None:
-    """The operator has none; such a graph stays as it is."""
-    checkpoint = make_checkpoint(positions="relative", relative_buckets=8, relative_max_distance=16)
+@pytest.mark.parametrize(
+    "settings",
+    [{"positions": "relative", "relative_buckets": 8, "relative_max_distance": 16}, {"d_head": 12}],
+    ids=["biases of positions", "heads of 12"],
+)
+def test_what_the_operator_does_not_do_keeps_its_attention(settings: dict[str, Any]) -> None:
+    """It has no biases, and heads are multiples of 8; such a graph stays as it is."""
+    checkpoint = make_checkpoint(**settings)
     graph = decoder_graph(checkpoint.model, checkpoint.tokenizer.special)
     nodes = [node.op_type for node in graph.graph]
     use_grouped_attention(graph, checkpoint.model.config)

@@ -191,16 +191,11 @@ def run_step(session: BundleSession, *, wanted: tuple[str, ...]) -> tuple[Result
     sources = [[5, 6, 7, 8, 3], [9, 10, 3]]
     encoded = session.encode(sources)
     tokens = np.array([[2, 7, 8], [2, 20, 21]])
-    feeds = {
-        bundle.INPUT_IDS: tokens,
-        bundle.CACHE_LENGTHS: np.zeros(2, np.int64),
-        **encoded,
-        **session.initial_states(2, 4),
-        **{name: np.ones(1, np.bool_) for name in wanted},
-    }
+    asked = {name: np.ones(1, np.bool_) for name in wanted}
     names = [bundle.NEXT_IDS, bundle.LOGITS, *ON_REQUEST]
-    found = dict(zip(names, session._decoder.run(names, feeds), strict=True))
-    return found, sources, tokens
+    states = session.initial_states(2, 4)
+    values, _ = session._decode(names, tokens, np.zeros(2, np.int64), states, {**encoded, **asked})
+    return dict(zip(names, values, strict=True)), sources, tokens
 
 
 def test_nothing_is_computed_that_is_not_asked_for(exported: Exported) -> None:
