@@ -14,6 +14,7 @@ from dragoman.export import bundle
 from dragoman.export.rewriting import Array, required
 from dragoman.export.storage import save
 from dragoman.model.config import ModelConfig
+from dragoman.model.padding import pad_rows
 from dragoman.model.vocab import SpecialIds
 
 _ROWS = 3
@@ -62,9 +63,9 @@ def measure(
         targets: Token ids without the start token.
         special: What pads and starts.
     """
-    source_ids, lengths = _padded(sources, special.pad)
+    source_ids, lengths = pad_rows(sources, special.pad).numpy(), np.array([len(ids) for ids in sources], np.int64)
     of_encoder, found = encoder.run({bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: lengths})
-    target_ids, _ = _padded([[special.start, *target] for target in targets], special.pad)
+    target_ids = pad_rows([[special.start, *target] for target in targets], special.pad).numpy()
     feeds = {
         bundle.INPUT_IDS: target_ids,
         bundle.SOURCE_LENGTHS: lengths,
@@ -79,15 +80,6 @@ def measure(
             )
     of_decoder, _ = decoder.run(feeds)
     return of_encoder, of_decoder
-
-
-def _padded(rows: Sequence[Sequence[int]], pad: int) -> tuple[Array, Array]:
-    """Return rows as one array [B, longest] int64, and their lengths [B] int64."""
-    lengths = np.array([len(row) for row in rows], np.int64)
-    ids = np.full((len(rows), int(lengths.max())), pad, np.int64)
-    for row, values in zip(ids, rows, strict=True):
-        row[: len(values)] = values
-    return ids, lengths
 
 
 class Probe:

@@ -112,9 +112,13 @@ class _Rewrite:
         joined = self._before_heads(split)
         if joined is not None:
             return joined
+        return self._joined(write, split, heads, split.dtype)
+
+    def _joined(self, write: Writer, apart: ir.Value, heads: int, dtype: ir.DataType | None) -> ir.Value:
+        """Return one position of each row with its heads side by side, [B, 1, heads * D]."""
         width = heads * self._dim
         sizes = write.constant(f"sizes_1_{width}", np.array([-1, 1, width], np.int64))
-        return write("Reshape", [split, sizes], f"{split.name}_flat", size=[None, 1, width], dtype=split.dtype)
+        return write("Reshape", [apart, sizes], f"{apart.name}_flat", size=[None, 1, width], dtype=dtype)
 
     def _split_flat(self, write: Writer, node: ir.Node, joined: ir.Value) -> list[ir.Value]:
         names = [f"{output.name}_flat" for output in node.outputs]
@@ -140,9 +144,7 @@ class _Rewrite:
     def _last(self, write: Writer, buffer: ir.Value) -> ir.Value:
         """Return the last real position of each row of [B, H, S, D], as [B, 1, H * D]."""
         found = write("GatherND", [buffer, self._last_index()], f"{buffer.name}_last", attributes={"batch_dims": 2})
-        width = self._groups * self._dim
-        sizes = write.constant(f"sizes_1_{width}", np.array([-1, 1, width], np.int64))
-        return write("Reshape", [found, sizes], f"{buffer.name}_last_flat", size=[None, 1, width], dtype=buffer.dtype)
+        return self._joined(write, found, self._groups, buffer.dtype)
 
     def _last_index(self) -> ir.Value:
         """Return [B, H, 1] int64, source length - 1."""

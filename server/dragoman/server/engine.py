@@ -139,11 +139,7 @@ class Engine:
                 raise NotServing("the server is shutting down; send the call to another one")
             queued = len(self._scheduler)
             if queued + len(requests) > self._max_queued:
-                raise QueueFull(
-                    f"{queued} texts are waiting and the limit is {self._max_queued}, so {len(requests)} more do not "
-                    "fit; try again later or send fewer texts per call",
-                    self.retry_after,
-                )
+                raise QueueFull.of(queued, len(requests), self._max_queued, self.retry_after)
             self._scheduler.add(requests)
             self._wake.notify()
 

@@ -92,6 +92,15 @@ class QueueFull(CallError):
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
+    @classmethod
+    def of(cls, queued: int, more: int, limit: int, retry_after_s: float) -> QueueFull:
+        """Return the error for so many more texts than fit behind those that are waiting."""
+        return cls(
+            f"{queued} texts are waiting and the limit is {limit}, so {more} more do not fit; try again later or send "
+            "fewer texts per call",
+            retry_after_s,
+        )
+
     def details(self) -> list[Message]:
         """Return the delay."""
         delay = duration_pb2.Duration()

@@ -57,7 +57,7 @@ def load_model(config: ServerConfig, manifest: Manifest, metrics: Metrics, deliv
     try:
         tokenizer = bundle.load_tokenizer(Path(config.model), manifest)
         engines = [
-            _load_engine(config, manifest, metrics, deliver, replicas=replicas, threads=threads)
+            _load_engine(config, manifest, str(chosen), metrics, deliver, replicas=replicas, threads=threads)
             for _ in range(replicas)
         ]
         bundle.require_unchanged(Path(config.model), manifest)
@@ -90,12 +90,19 @@ def share_cpus(replicas: int, threads: int, cpus: int) -> tuple[int, int]:
 
 
 def _load_engine(
-    config: ServerConfig, manifest: Manifest, metrics: Metrics, deliver: Deliver, *, replicas: int, threads: int
+    config: ServerConfig,
+    manifest: Manifest,
+    device: str,
+    metrics: Metrics,
+    deliver: Deliver,
+    *,
+    replicas: int,
+    threads: int,
 ) -> Engine:
     runtime = OnnxRuntime(
         Path(config.model),
         manifest,
-        device=config.device,
+        device=device,
         threads=threads,
         encode_tokens=config.encode_tokens,
         gpu_mem_limit=config.gpu_mem_limit,

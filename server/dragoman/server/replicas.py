@@ -70,11 +70,8 @@ class Replicas:
         with self._door:
             queued = self.load.waiting
             if queued + len(requests) > self._max_queued:
-                raise QueueFull(
-                    f"{queued} texts are waiting and the limit is {self._max_queued}, so {len(requests)} more do not "
-                    "fit; try again later or send fewer texts per call",
-                    min(engine.retry_after for engine in self._engines),
-                )
+                soonest = min(engine.retry_after for engine in self._engines)
+                raise QueueFull.of(queued, len(requests), self._max_queued, soonest)
             for engine, share in zip(self._engines, self._shares(requests), strict=True):
                 if share:
                     engine.submit(share)
