@@ -28,7 +28,7 @@ from tests.benchmarks.cost_report import cost_report
 from tests.benchmarks.models import BUILT_IN_NAME, SIZES, open_model, random_model
 from tests.benchmarks.rounds import Spread, alternate, repeated
 from tests.benchmarks.sides import Loaded, as_precision, load
-from tests.benchmarks.workload import random_sources
+from tests.benchmarks.workload import FIRST_WORD, random_sources
 
 SOURCE = 30
 AGE = 24
@@ -36,7 +36,6 @@ ROWS = (1, 2, 4, 8, 16, 32, 48, 64)
 AGES = (8, 16, 32, 64, 128, 240)
 VOCABULARIES = (4_000, 8_000, 16_000, 32_000, 64_000)
 SLOTS = (8, 16, 32, 64, 128, 256, 512)
-_FIRST_WORD = 4
 _PLENTY = 1 << 50
 
 
@@ -49,9 +48,7 @@ class StepBench:
         pool, manifest = loaded.pool, loaded.manifest
         while pool.live:
             pool.release(pool.live - 1)
-        sources = random_sources(
-            [SOURCE] * rows, manifest.shape.vocab_size, first=_FIRST_WORD, eos=manifest.special.eos
-        )
+        sources = random_sources([SOURCE] * rows, manifest.shape.vocab_size, first=FIRST_WORD, eos=manifest.special.eos)
         per_batch = max(1, 2048 // SOURCE)
         for start in range(0, rows, per_batch):
             batch = sources[start : start + per_batch]
@@ -137,9 +134,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     result["growth"] = {precision: growth(arguments, precision) for precision in arguments.precisions}
     result["memory"] = slot_memory(model.bundle(as_precision(arguments.precisions[0])))
     service_model = open_model(BUILT_IN_NAME, arguments.folder)
-    result["per_step"] = overhead.per_step(service_model.endless().bundle("int8"), 64, arguments.steps)
+    result["per_step"] = overhead.per_step(service_model.endless().bundle("int8-static"), 64, arguments.steps)
     result["served"] = overhead.served(
-        service_model.bundle("int8"), 32, arguments.threads, arguments.served_seconds, arguments.texts
+        service_model.bundle("int8-static"), 32, arguments.threads, arguments.served_seconds, arguments.texts
     )
     result["machine"]["load_after"] = round(os.getloadavg()[0], 2)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

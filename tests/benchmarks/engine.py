@@ -38,9 +38,8 @@ from tests.benchmarks.names import HUGGING_FACE, OURS, PRECISIONS
 from tests.benchmarks.rounds import Spread, alternate, repeated
 from tests.benchmarks.sides import as_precision, open_side
 from tests.benchmarks.tables import engine_report
-from tests.benchmarks.workload import Pairs, lengths, load_pairs, random_sources
+from tests.benchmarks.workload import FIRST_WORD, Pairs, lengths, load_pairs, random_sources
 
-FIRST_WORD = 4
 CORPUS = "corpus"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -189,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     result["limits"] = limits.measure(arguments.threads, arguments.limit_seconds).to_dict()
     result["steps"] = []
     for name in arguments.models:
-        model = open_model(name, arguments.folder)
+        model = open_model(name, arguments.folder, arguments.calibration)
         result["steps"].append(step_costs(model.endless(), arguments))
         sides: list[Side] = []
         loaded: BenchModel | None = None
@@ -223,6 +222,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--checkpoint", type=Path, help="one more model: a checkpoint folder or training run")
     parser.add_argument("--pairs", type=Path, help="TSV of texts and references, for the corpus workload")
+    parser.add_argument("--calibration", type=Path, help="TSV of other pairs, for int8-static of a --checkpoint")
     parser.add_argument("--texts", type=int, default=192, help="of a corpus case, at most")
     parser.add_argument("--sides", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS[OURS], default=list(PRECISIONS[OURS]))
@@ -240,7 +240,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--best",
         nargs="+",
         choices=PRECISIONS[OURS],
-        default=["fp32", "int8", "int8-weights"],
+        default=["fp32", "int8", "int8-static", "int8-weights"],
         help="precisions that may be a side's best for models without a corpus, which would tell",
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

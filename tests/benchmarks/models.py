@@ -19,22 +19,26 @@ import onnx
 import torch
 
 from dragoman.export.bundle import GRAPHS, load_manifest, load_tokenizer
+from dragoman.export.calibration import MOST_TEXTS, CalibrationPair, tokenize
 from dragoman.export.ctranslate2 import is_model_folder, write_ctranslate2
 from dragoman.export.precision import Precision
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.importers.hf.bart import _DECODER_LAYER, _ENCODER_LAYER
+from dragoman.model.readers import Pair
 from dragoman.model.search import generation_bias
 from dragoman.model.tokenizers import SentencePieceTokenizer, SymbolSide, SymbolTokenizer, Tokenizer
 from dragoman.model.transformer import Transformer
 from dragoman.model.vocab import SPECIAL_IDS
+from tests.benchmarks.workload import FIRST_WORD, lengths, load_pairs, random_sources
 
 BUILT_IN = Path(__file__).parents[2] / "server" / "dragoman" / "server" / "models" / "en-de"
 LONGEST = 256
 BUILT_IN_NAME = "built-in"
 _NEVER = -1e4
 _SEED = 1
+_RANDOM_TEXTS = 64
 
 Array = np.ndarray[Any, Any]
 
@@ -96,7 +100,16 @@ class BenchModel:
         trained: Whether it ends its texts itself.
     """
 
-    def __init__(self, name: str, title: str, checkpoint: Checkpoint, folder: Path, *, trained: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        title: str,
+        checkpoint: Checkpoint,
+        folder: Path,
+        *,
+        trained: bool,
+        calibration: Path | None = None,
+    ) -> None:
         """Take a checkpoint; nothing is exported yet.
 
         Args:
@@ -105,12 +118,15 @@ class BenchModel:
             checkpoint: Of the model.
             folder: For what is exported; what is there already is used again.
             trained: Whether it ends its texts itself.
+            calibration: TSV of texts for the scales of int8-static, others than those that are measured; None means
+                random ids, with which it is as fast and makes no sense.
         """
         self.name = name
         self.title = title
         self.checkpoint = checkpoint
         self.trained = trained
         self._folder = folder
+        self._calibration = calibration
 
     @property
     def config(self) -> ModelConfig:
@@ -119,11 +135,24 @@ class BenchModel:
 
     def bundle(self, precision: Precision) -> Path:
         """Return our bundle, exported without verification if it is not there."""
+        if self.name == BUILT_IN_NAME and precision == load_manifest(BUILT_IN).precision:
+            return BUILT_IN
         out = self._folder / f"bundle-{precision}"
         if not out.exists():
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_bundle(self.checkpoint, out, name=self.name, precision=precision, verify=None)
+            texts = self._calibration_pairs() if precision == "int8-static" else []
+            write_bundle(self.checkpoint, out, name=self.name, precision=precision, verify=None, calibration=texts)
         return out
+
+    def _calibration_pairs(self) -> list[CalibrationPair]:
+        """Return texts for the scales of activations."""
+        if self._calibration is not None:
+            texts = load_pairs(self._calibration, MOST_TEXTS)
+            pairs = [Pair(*pair) for pair in zip(texts.sources, texts.references, strict=True)]
+            return tokenize(self.checkpoint, pairs, (self.checkpoint.source_language, self.checkpoint.target_language))
+        eos, sizes = self.checkpoint.tokenizer.special.eos, lengths("mixed", _RANDOM_TEXTS)
+        rows = random_sources(sizes, self.config.vocab_size, first=FIRST_WORD, eos=eos)
+        return [CalibrationPair(source, source) for source in rows]
 
     def ctranslate2(self) -> Path:
         """Return CTranslate2's folder, in fp32: it makes other precisions when it loads."""
@@ -151,12 +180,13 @@ class BenchModel:
         )
 
 
-def open_model(name: str, folder: Path) -> BenchModel:
+def open_model(name: str, folder: Path, calibration: Path | None = None) -> BenchModel:
     """Return a model: a size of `SIZES` with random weights, "built-in", or the checkpoint or training run at a path.
 
     Args:
         name: Which.
         folder: For what is exported of this and other models.
+        calibration: Texts for the scales of int8-static.
 
     Raises:
         CheckpointError: There is nothing usable at the path.
@@ -170,7 +200,12 @@ def open_model(name: str, folder: Path) -> BenchModel:
         return BenchModel(name, "the built-in model", load_checkpoint(run), folder / name, trained=True)
     path = Path(name).resolve()
     return BenchModel(
-        path.name, f"trained: {path.name}", load_checkpoint(path), folder / f"at-{path.name}", trained=True
+        path.name,
+        f"trained: {path.name}",
+        load_checkpoint(path),
+        folder / f"at-{path.name}",
+        trained=True,
+        calibration=calibration,
     )
 
 

@@ -22,9 +22,8 @@ from dragoman.server.metrics import Metrics
 from dragoman.server.options import SearchOptions
 from tests.benchmarks.compute_clock import ComputeClock, cpu_by_thread
 from tests.benchmarks.sides import Countdown, load, make_request
-from tests.benchmarks.workload import lengths, load_pairs, random_sources
+from tests.benchmarks.workload import FIRST_WORD, lengths, load_pairs, random_sources
 
-_FIRST_WORD = 4
 _LISTED = 12
 _KINDS: dict[str, dict[str, Any]] = {"greedy": {}, "beam 4": {"beams": 4}}
 
@@ -47,7 +46,7 @@ def per_step(folder: Path, rows: int, steps: int) -> list[dict[str, Any]]:
         search = SearchOptions(max_new_tokens=manifest.limits.max_target_tokens, **options)
         count = rows // search.beams
         sources = random_sources(
-            lengths("mixed", count), manifest.shape.vocab_size, first=_FIRST_WORD, eos=manifest.special.eos
+            lengths("mixed", count), manifest.shape.vocab_size, first=FIRST_WORD, eos=manifest.special.eos
         )
         engine.submit([make_request(source, search, Countdown(count)) for source in sources])
         with ComputeClock().installed() as clock:

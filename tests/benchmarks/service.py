@@ -203,7 +203,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="TSV whose first column is sent, its lengths are the mix; without it generated phrases, for a trial run",
     )
     parser.add_argument("--count", type=int, default=500, help="texts that are used")
-    parser.add_argument("--precision", default="int8", help="of our bundle")
+    parser.add_argument("--precision", default="int8-static", help="of our bundle")
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each server")
     parser.add_argument(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.export.bundle import Manifest, load_manifest
-from dragoman.export.precision import Precision
+from dragoman.export.precision import DEVICES, Precision
 from dragoman.server.config import ServerConfig
 from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import CachePool
@@ -184,8 +184,8 @@ def as_precision(name: str) -> Precision:
     Raises:
         ValueError: Our bundles have no such precision on a CPU.
     """
-    for precision in ("fp32", "int8", "int8-weights", "int4"):
-        if precision == name:
+    for precision, devices in DEVICES.items():
+        if precision == name and "cpu" in devices:
             return precision
     raise ValueError(f"precision {name!r} is not one of {', '.join(PRECISIONS[OURS])}")
 

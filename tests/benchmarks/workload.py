@@ -11,6 +11,7 @@ from pathlib import Path
 from dragoman.model.generated import examples
 
 SEED = 20
+FIRST_WORD = 4  # ids below it are special in every model here
 # Lognormal with these tokens as its median; a sentence of a manual has about so many, a few have four times as many.
 _MEDIAN, _SIGMA, _LONGEST = 25, 0.6, 100
 EQUAL = 30
