@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import ctranslate2
 import torch
 
-from dragoman.export.token_names import token_names
 from dragoman.model.vocab import SPECIAL_IDS
 from tests.benchmarks.models import BenchModel
 from tests.benchmarks.names import CTRANSLATE2, HUGGING_FACE
@@ -80,20 +80,21 @@ class CTranslate2Side:
 
     title = CTRANSLATE2
 
-    def __init__(self, model: BenchModel, precision: str, threads: int) -> None:
+    def __init__(self, folder: Path, names: tuple[Sequence[str], Sequence[str]], precision: str, threads: int) -> None:
         """Load the model.
 
         Args:
-            model: The weights.
+            folder: The model in CTranslate2's format.
+            names: Of the tokens of source and target, by id.
             precision: "fp32" or "int8".
             threads: Of its operators.
         """
         self.precision = precision
         self._translator = ctranslate2.Translator(
-            str(model.ctranslate2()), device="cpu", compute_type=_COMPUTE_TYPES[precision],
+            str(folder), device="cpu", compute_type=_COMPUTE_TYPES[precision],
             inter_threads=1, intra_threads=threads,
         )  # fmt: skip
-        source, target = token_names(model.checkpoint.tokenizer, None)
+        source, target = names
         self._names = source
         self._ids = {name: i for i, name in enumerate(target)}
         self._sources: list[list[str]] = []

@@ -11,6 +11,8 @@ Two kinds of work:
 - `corpus`, for trained models: texts of a file, ended by the model; `rows` texts are worked on at a time. Here an
   engine that refills its batch, or sorts by length, gains what it gains in life. chrF says what a precision costs.
 
+CTranslate2 runs as it is installed and, in a process of its own, with OpenMP threads that wait awake (`names.AWAKE`).
+
 Every number is target tokens per second of whole calls, encoding included, tokenizing not. Sides alternate (see
 `rounds`). In fp32 the outputs of all sides are compared, so that it is known that they compute the same model.
 """

@@ -10,10 +10,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tests.benchmarks.names import CTRANSLATE2, CTRANSLATE2_AWAKE
 from tests.benchmarks.tables import best_precisions, cases_of, comparisons
 
 _SUFFIXES = ("png", "svg")
-_COMPARED = ("fp32 : CTranslate2 fp32", "best : CTranslate2 best")
+_COMPARED = tuple(f"{p} : {side} {p}" for side in (CTRANSLATE2, CTRANSLATE2_AWAKE) for p in ("fp32", "best"))
 _MARKS = "os^Dv"
 # Equal results give equal files.
 mpl.rcParams["svg.hashsalt"] = "dragoman"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dragoman.export.bundle import Manifest, load_manifest
 from dragoman.export.precision import DEVICES, Precision
+from dragoman.export.token_names import token_names
 from dragoman.server.config import ServerConfig
 from dragoman.server.engine import Engine, Event
 from dragoman.server.kv_cache import CachePool
@@ -24,8 +25,9 @@ from dragoman.server.options import SearchOptions
 from dragoman.server.request import Request, Times
 from dragoman.server.runtime import OnnxRuntime
 from tests.benchmarks.baselines import CTranslate2Side, HuggingFaceSide, Job, Outcome, Side
+from tests.benchmarks.child import ChildSide
 from tests.benchmarks.models import BenchModel
-from tests.benchmarks.names import CTRANSLATE2, HUGGING_FACE, OURS, PRECISIONS
+from tests.benchmarks.names import AWAKE, CTRANSLATE2, CTRANSLATE2_AWAKE, HUGGING_FACE, OURS, PRECISIONS
 
 _MOST_QUEUED = 100_000
 _WAIT_S = 600.0
@@ -166,13 +168,16 @@ def open_side(title: str, precision: str, model: BenchModel, threads: int) -> Si
     """Load a model into an engine.
 
     Args:
-        title: `OURS`, `CTRANSLATE2` or `HUGGING_FACE`.
+        title: A key of `PRECISIONS`.
         precision: One of its `PRECISIONS`.
         model: The weights.
         threads: Of its operators.
     """
-    if title == CTRANSLATE2:
-        return CTranslate2Side(model, precision, threads)
+    if title in (CTRANSLATE2, CTRANSLATE2_AWAKE):
+        arguments = (model.ctranslate2(), token_names(model.checkpoint.tokenizer, None), precision, threads)
+        if title == CTRANSLATE2:
+            return CTranslate2Side(*arguments)
+        return ChildSide(title, AWAKE, CTranslate2Side, *arguments)
     if title == HUGGING_FACE:
         return HuggingFaceSide(model, precision, threads)
     return DragomanSide(model, as_precision(precision), threads)

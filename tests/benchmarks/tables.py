@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tests.benchmarks.machine import sentence
-from tests.benchmarks.names import CTRANSLATE2, HUGGING_FACE, OURS
+from tests.benchmarks.names import CTRANSLATE2, CTRANSLATE2_AWAKE, HUGGING_FACE, OURS
 from tests.benchmarks.rounds import Spread, ratios
 
 MOST_CHRF_DROP = 0.5
@@ -87,11 +87,12 @@ def comparisons(records: Sequence[Record], counted: Mapping[str, Sequence[str]])
     """Return the ratios of one case by what they compare."""
     fp32 = fastest(records, OURS, ["fp32"])
     best = fastest(records, OURS, counted.get(OURS, ()))
-    return {
-        "fp32 : CTranslate2 fp32": ratio(fp32, fastest(records, CTRANSLATE2, ["fp32"])),
-        "best : CTranslate2 best": ratio(best, fastest(records, CTRANSLATE2, counted.get(CTRANSLATE2, ()))),
-        "fp32 : Hugging Face fp32": ratio(fp32, fastest(records, HUGGING_FACE, ["fp32"])),
-    }
+    found = {}
+    for side in (CTRANSLATE2, CTRANSLATE2_AWAKE):
+        found[f"fp32 : {side} fp32"] = ratio(fp32, fastest(records, side, ["fp32"]))
+        found[f"best : {side} best"] = ratio(best, fastest(records, side, counted.get(side, ())))
+    found["fp32 : Hugging Face fp32"] = ratio(fp32, fastest(records, HUGGING_FACE, ["fp32"]))
+    return found
 
 
 def _rates(records: Sequence[Record]) -> str:
