@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.process import WAIT_S, ServerProcess, clean_environment, wait_for
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_terminated_translation_leaves_no_file(server: ServerProcess, tmp_path: Path, number: int) -> None:
     """Neither a part of the output nor a temporary file."""
     output = tmp_path / "out.txt"

@@ -123,7 +123,7 @@ class FakeTranslationService(TranslationServiceServicer):
         self.before_translate(request)
         for text in request.texts:
             if text in self.rejected:
-                _fail(context, self.rejected[text])
+                fail(context, self.rejected[text])
         kept = request.texts[: len(request.texts) - self.num_missing]
         return pb.TranslateResponse(
             translations=[
@@ -140,12 +140,12 @@ class FakeTranslationService(TranslationServiceServicer):
     ) -> Iterator[pb.StreamTranslateResponse]:
         self._begin(request, context)
         if request.text in self.rejected:
-            _fail(context, self.rejected[request.text])
+            fail(context, self.rejected[request.text])
         translation = _translation(request.text, request.options, request.target_prefix)
         for position, word in enumerate(translation.text.split(" ")):
             yield pb.StreamTranslateResponse(text=f" {word}" if position else word)
             if self.stream_failure is not None:
-                _fail(context, self.stream_failure)
+                fail(context, self.stream_failure)
             if self.stream_hangs:
                 self.call_over.wait()
                 return
@@ -167,7 +167,7 @@ class FakeTranslationService(TranslationServiceServicer):
         self._begin(request, context)
         for pair in request.pairs:
             if pair.source in self.rejected:
-                _fail(context, self.rejected[pair.source])
+                fail(context, self.rejected[pair.source])
         kept = request.pairs[: len(request.pairs) - self.num_missing]
         return pb.ScoreResponse(
             scores=[_score(pair) for pair in kept], model=request.model or MODEL.name, id=request.id, timings=TIMINGS
@@ -180,7 +180,7 @@ class FakeTranslationService(TranslationServiceServicer):
     def GetModel(self, request: pb.GetModelRequest, context: grpc.ServicerContext) -> pb.GetModelResponse:  # noqa: N802, D102 - gRPC's name
         self._begin(request, context)
         if request.name not in ("", MODEL.name):
-            _fail(context, Failure(grpc.StatusCode.NOT_FOUND, f"no model {request.name!r}; there is 'shout'"))
+            fail(context, Failure(grpc.StatusCode.NOT_FOUND, f"no model {request.name!r}; there is 'shout'"))
         return pb.GetModelResponse(model=MODEL)
 
     def _begin(self, request: object, context: grpc.ServicerContext) -> None:
@@ -188,7 +188,7 @@ class FakeTranslationService(TranslationServiceServicer):
         self.callers.append(dict(context.invocation_metadata() or ()).get("dragoman-caller"))
         context.add_callback(self.call_over.set)
         if self.failures:
-            _fail(context, self.failures.popleft())
+            fail(context, self.failures.popleft())
 
 
 @contextmanager
@@ -258,7 +258,8 @@ def _score(pair: pb.ScorePair) -> pb.PairScore:
     return score
 
 
-def _fail(context: grpc.ServicerContext, failure: Failure) -> None:
+def fail(context: grpc.ServicerContext, failure: Failure) -> None:
+    """End a call with a failure."""
     context.set_trailing_metadata((("grpc-status-details-bin", failure.details()),))
     context.abort(failure.code, failure.message)
 

@@ -36,6 +36,9 @@ class Command:
     summary: str
 
 
+# Windows has no SIGHUP.
+_ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 COMMANDS = {
     "corpus": Command("dragoman.model.commands.corpus", "", "build or generate a parallel corpus"),
     "train": Command("dragoman.model.commands.train", "train", "train a model on a corpus"),
@@ -60,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program name; None means the process's own.
 
     Returns:
-        0 success, 1 failure with a message on stderr, 2 wrong usage, 130 interrupted, 143 terminated.
+        0 success, 1 failure with a message on stderr, 2 wrong usage, 3 some lines skipped as was asked for, 129 the
+        terminal was closed, 130 interrupted, 143 terminated.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = _parser()
@@ -125,11 +129,19 @@ def _run(name: str, module: ModuleType, arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except errors as error:
-        print(f"dragoman {name}: {error}", file=sys.stderr)
+        print(f"dragoman {name}: {_sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return _interrupted(name)
     return code
+
+
+def _sentence(error: Exception) -> str:
+    """Return what went wrong, without Python's number in front of what the system says."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    files = " to ".join(str(file) for file in (error.filename, error.filename2) if file is not None)
+    return f"{files}: {error.strerror}" if files else error.strerror
 
 
 def _interrupted(name: str) -> int:
@@ -139,15 +151,20 @@ def _interrupted(name: str) -> int:
 
 @contextmanager
 def _unwinding() -> Iterator[None]:
-    """Let SIGTERM unwind, so that a command deletes its temporary files; one may set a handler of its own."""
+    """Let signals that end the process unwind, so that a command deletes its temporary files.
+
+    A command may set handlers of its own. One that was started with nohup goes on without its terminal.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    ending = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    before = {number: signal.signal(number, _terminate) for number in ending}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # the handler's signature

@@ -109,7 +109,7 @@ class TranslationClient:
 
         Raises:
             CallError: The call failed; the subclass says how.
-            TypeError: `texts` is one str, or holds something else than str.
+            TypeError: `texts` is one str, or holds something else than str, or another argument has a wrong type.
             ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
         """
         request = translate_request(
@@ -165,7 +165,7 @@ class TranslationClient:
         of `translate`.
 
         Raises:
-            TypeError: `text` is not a str.
+            TypeError: `text` is not a str, or another argument has a wrong type.
             ValueError: The text has a lone surrogate, or `timeout_s` is not above 0.
         """
         request = stream_request(
@@ -225,7 +225,7 @@ class TranslationClient:
 
         Raises:
             CallError: The call failed; the subclass says how.
-            TypeError: A pair is something else than two str.
+            TypeError: A pair is something else than two str, or another argument has a wrong type.
             ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
         """
         request = score_request(

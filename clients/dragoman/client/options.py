@@ -1,7 +1,7 @@
 """Options of a call, as frozen dataclasses with the names of the protocol. Shared by both clients.
 
-Checks only what the type system and the wire cannot carry; ranges belong to the server, which knows its model and
-answers with the field that is wrong.
+They check types and what the wire cannot carry; ranges belong to the server, which knows its model and answers with the
+field that is wrong.
 """
 
 from __future__ import annotations
@@ -10,6 +10,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from dragoman.client.checks import (
+    check_flag,
+    check_instance,
+    check_integer,
+    check_member,
+    check_number,
+    check_texts,
+)
 from dragoman.v1 import translation_pb2 as pb
 
 _MAX_UINT32 = 2**32 - 1
@@ -60,12 +68,16 @@ class Sampling:
         """Check the values.
 
         Raises:
+            TypeError: A value is of another type than its field.
             ValueError: A value does not fit the message.
         """
+        for name in ("temperature", "top_p"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
         if self.top_k is not None:
-            _check_integer("top_k", self.top_k, _MAX_UINT32)
+            check_integer("top_k", self.top_k, _MAX_UINT32)
         if self.seed is not None:
-            _check_integer("seed", self.seed, _MAX_UINT64)
+            check_integer("seed", self.seed, _MAX_UINT64)
 
     def to_proto(self) -> pb.Sampling:
         """Return the message."""
@@ -84,7 +96,8 @@ class DecodingOptions:
             no such limit.
         beam_size: Hypotheses that the search follows; 0 means 1, greedy search or sampling.
         num_hypotheses: Hypotheses to return, the best first: at most `beam_size`, or with sampling so many
-            independent samples; 0 means 1.
+            independent samples; 0 means 1. They differ in their tokens; now and then two are the same text, which
+            the model can spell in several ways.
         length_penalty: Exponent of the length that log-probabilities are divided by, -100 to 100; 0 prefers short
             texts. None means 1.
         normalization: What that length is.
@@ -131,11 +144,20 @@ class DecodingOptions:
         """Check the values.
 
         Raises:
-            TypeError: A list of texts is one str, or holds something else than str.
+            TypeError: A value is of another type than its field, or a list of texts is one str.
             ValueError: A value does not fit the message.
         """
         for name in _COUNTS:
-            _check_integer(name, getattr(self, name), _MAX_UINT32)
+            check_integer(name, getattr(self, name), _MAX_UINT32)
+        for name in _NUMBERS:
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                check_number(name, getattr(self, name))
+        for name in _FLAGS:
+            check_flag(name, getattr(self, name))
+        for name, kind in (("normalization", Normalization), ("early_stopping", EarlyStopping), ("priority", Priority)):
+            check_member(name, getattr(self, name), kind)
+        if self.sampling is not None:
+            check_instance("sampling", self.sampling, Sampling)
         for name in ("suppressed_texts", "stop_sequences"):
             object.__setattr__(self, name, check_texts(getattr(self, name), name))
 
@@ -158,19 +180,10 @@ _COUNTS = (
     "no_repeat_ngram_size",
     "return_alternatives",
 )
-_AS_THEY_ARE = (
-    *_COUNTS,
-    "max_length_ratio",
-    "length_penalty",
-    "coverage_penalty",
-    "patience",
-    "repetition_penalty",
-    "suppressed_texts",
-    "stop_sequences",
-    "return_scores",
-    "return_token_scores",
-    "return_alignment",
-)
+_OPTIONAL = ("length_penalty", "patience", "repetition_penalty")  # None is the server's default
+_NUMBERS = ("max_length_ratio", "coverage_penalty", *_OPTIONAL)
+_FLAGS = ("return_scores", "return_token_scores", "return_alignment")
+_AS_THEY_ARE = (*_COUNTS, *_NUMBERS, *_FLAGS, "suppressed_texts", "stop_sequences")
 _NORMALIZATIONS = {
     Normalization.LENGTH: pb.NORMALIZATION_UNSPECIFIED,
     Normalization.GNMT: pb.NORMALIZATION_GNMT,
@@ -185,46 +198,6 @@ PRIORITIES = {
     Priority.INTERACTIVE: pb.PRIORITY_INTERACTIVE,
     Priority.BULK: pb.PRIORITY_BULK,
 }
-
-
-def check_texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
-    """Return a list of texts that can be sent.
-
-    Raises:
-        TypeError: `texts` is one text instead of a sequence of texts, or holds something else.
-        ValueError: A text cannot be encoded as UTF-8.
-    """
-    if isinstance(texts, (str, bytes)):
-        raise TypeError(f"{name} is one {type(texts).__name__}; it must be a sequence of str, such as [text]")
-    given = tuple(texts)  # once, so that an iterator works too
-    for index, text in enumerate(given):
-        check_text(text, f"{name}[{index}]")
-    return given
-
-
-def check_text(text: str, name: str) -> None:
-    """Check that a text can be sent.
-
-    Raises:
-        TypeError: It is not a str.
-        ValueError: It cannot be encoded as UTF-8.
-    """
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is {type(text).__name__}; it must be str")
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name} has a lone surrogate, U+{ord(text[error.start]):04X}, at index {error.start}; "
-            "it cannot be sent as UTF-8. Decode the text with its real encoding"
-        ) from error
-
-
-def _check_integer(name: str, value: int, most: int) -> None:
-    if not 0 <= value <= most:
-        raise ValueError(f"{name} is {value}; it must be from 0 (the default) to {most}")
 
 
 DEFAULT_OPTIONS = DecodingOptions()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.client.options import PRIORITIES, DecodingOptions, Priority, check_text, check_texts
+from dragoman.client.checks import check_instance, check_member, check_text, check_texts
+from dragoman.client.options import PRIORITIES, DecodingOptions, Priority
 from dragoman.v1 import translation_pb2 as pb
 
 CALLER_KEY = "dragoman-caller"  # metadata that names whose call it is
@@ -24,7 +25,8 @@ def translate_request(
     """Return the message for many texts.
 
     Raises:
-        TypeError: `texts` or `target_prefixes` is one text instead of a sequence of texts, or holds something else.
+        TypeError: `texts` or `target_prefixes` is one text instead of a sequence of texts, or holds something else; or
+            another argument is of another type than its parameter.
         ValueError: A text cannot be encoded as UTF-8.
     """
     if isinstance(texts, (str, bytes)):
@@ -32,6 +34,8 @@ def translate_request(
             f"texts is one {type(texts).__name__}; it must be a sequence of str. Write translate([text]), "
             "or translate_text(text) for one text"
         )
+    _check_names(model, source_language, target_language, request_id)
+    check_instance("options", options, DecodingOptions)
     return pb.TranslateRequest(
         texts=check_texts(texts, "texts"),
         target_prefixes=check_texts(target_prefixes, "target_prefixes"),
@@ -56,11 +60,13 @@ def stream_request(
     """Return the message for one text whose translation is streamed.
 
     Raises:
-        TypeError: `text` or `target_prefix` is not a str.
+        TypeError: An argument is of another type than its parameter.
         ValueError: One of them cannot be encoded as UTF-8.
     """
     check_text(text, "text")
     check_text(target_prefix, "target_prefix")
+    _check_names(model, source_language, target_language, request_id)
+    check_instance("options", options, DecodingOptions)
     return pb.StreamTranslateRequest(
         text=text,
         target_prefix=target_prefix,
@@ -84,12 +90,14 @@ def score_request(
     """Return the message for pairs of a text and its translation.
 
     Raises:
-        TypeError: A pair is something else than two str.
+        TypeError: A pair is something else than two str, or an argument of another type than its parameter.
         ValueError: A text cannot be encoded as UTF-8.
     """
+    _check_names(model, source_language, target_language, request_id)
+    check_member("priority", priority, Priority)
     messages = []
     for index, pair in enumerate(pairs):
-        if isinstance(pair, (str, bytes)) or len(pair) != 2:
+        if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise TypeError(f"pairs[{index}] is not a pair; it must be (source, target)")
         source, target = pair
         check_text(source, f"pairs[{index}][0]")
@@ -109,8 +117,17 @@ def call_metadata(caller: str) -> Metadata:
     """Return the metadata of every call.
 
     Raises:
+        TypeError: It is not a str.
         ValueError: gRPC cannot send the name.
     """
+    check_text(caller, "caller")
     if not (caller.isascii() and caller.isprintable()):
         raise ValueError(f"caller is {caller!r}; it must be printable ASCII")
     return ((CALLER_KEY, caller),) if caller else ()
+
+
+def _check_names(model: str, source_language: str, target_language: str, request_id: str) -> None:
+    check_text(model, "model")
+    check_text(source_language, "source_language")
+    check_text(target_language, "target_language")
+    check_text(request_id, "id")

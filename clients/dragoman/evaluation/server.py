@@ -7,7 +7,6 @@ is marked as refused, and the call repeated without it.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,18 +16,16 @@ from dragoman.client import (
     AsyncTranslationClient,
     CallError,
     FinishReason,
-    InvalidRequestError,
     ModelInfo,
     TranslationClient,
 )
 from dragoman.client.commands.lines import Line, batches
 from dragoman.client.commands.pipeline import run_in_order
-from dragoman.client.commands.report import failure, unreachable
+from dragoman.client.commands.report import failure, refused_lines, unreachable
 from dragoman.evaluation.system import System
 from dragoman.model.samples import Ending, Output
 
 _CALLS_IN_FLIGHT = 4
-_TEXT_FIELD = re.compile(r"texts\[(\d+)\]")
 _ENDINGS = {
     FinishReason.EOS: Ending.EOS,
     FinishReason.LENGTH: Ending.LIMIT,
@@ -118,7 +115,7 @@ class _Calls:
                     target_language=self._target_language,
                 )
             except CallError as error:
-                refused = _refused_texts(error, len(sent))
+                refused = refused_lines(error, sent)
                 if not refused:
                     raise failure(error, sent, server=self._address, timeout_s=self._timeout_s) from error
                 for index, reason in refused.items():
@@ -127,16 +124,3 @@ class _Calls:
                 for i, translation in zip(rest, result.translations, strict=True):
                     outputs[i] = Output(translation.text, _ENDINGS[translation.finish_reason])
         return [output for output in outputs if output is not None]
-
-
-def _refused_texts(error: CallError, num_texts: int) -> dict[int, str]:
-    """Return the reasons by index of the texts that a call failed for; empty if it failed for anything else."""
-    if not isinstance(error, InvalidRequestError):
-        return {}
-    reasons: dict[int, str] = {}
-    for violation in error.field_violations:
-        index = _TEXT_FIELD.fullmatch(violation.field)
-        if index is None or int(index[1]) >= num_texts:
-            return {}
-        reasons[int(index[1])] = violation.description
-    return reasons

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dragoman.export.destination import require_destination, writing
 from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.staging import put_in_place, scratch_beside
 from dragoman.export.token_names import token_names
@@ -61,13 +62,13 @@ def write_ctranslate2(
 
     Args:
         checkpoint: What to export.
-        out: Folder; replaced if it is one of CTranslate2 already.
+        out: Folder; replaced if it is one of CTranslate2 already, or empty.
         precision: Of the weights: "fp32", or "int8" as CTranslate2 does it, per row.
         verify: Gets the finished folder; raises to refuse it.
 
     Raises:
-        ExportError: The package is missing, `out` is in the way, or CTranslate2 has no form for the model; names
-            every setting that is the reason.
+        ExportError: The package is missing, `out` is in the way or cannot be written, or CTranslate2 has no form for
+            the model; names every setting that is the reason.
     """
     specs = load_package("specs")
     if precision not in QUANTIZATION:
@@ -76,14 +77,13 @@ def write_ctranslate2(
             "of them when it loads one (compute_type)"
         )
     out = out.resolve()
-    if out.exists() and not is_model_folder(out):
-        raise ExportError(f"{out} exists and is not a model folder of CTranslate2; choose another --out or remove it")
+    require_destination(out, is_model_folder, "a model folder of CTranslate2")
     if problems := unsupported(checkpoint.model.config):
         raise ExportError(f"CTranslate2 has no form for this model: {'; '.join(problems)}")
     spec = _build(specs, checkpoint)
     spec.validate()
     spec.optimize(quantization=QUANTIZATION[precision])
-    with scratch_beside(out) as scratch:
+    with writing(out), scratch_beside(out) as scratch:
         folder = scratch / out.name
         folder.mkdir()
         spec.save(str(folder))

@@ -19,7 +19,8 @@ import safetensors.torch
 import torch
 
 from dragoman.model.config import ModelConfig
-from dragoman.model.errors import CheckpointError
+from dragoman.model.errors import CheckpointError, ConfigError
+from dragoman.model.folder_kinds import what_it_is
 from dragoman.model.languages import Languages
 from dragoman.model.tokenizers import Tokenizer, describe_tokenizer, load_tokenizer
 from dragoman.model.transformer import Transformer
@@ -28,6 +29,7 @@ from dragoman.model.vocab import SPECIAL_IDS, SpecialIds
 FORMAT_VERSION = 1
 LOG = "log.jsonl"
 _PREFIX = "checkpoint-"
+_WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def save_checkpoint(
             shutil.rmtree(stale, ignore_errors=True)
         temporary.mkdir(parents=True)
         weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        safetensors.torch.save_file(weights, temporary / "model.safetensors")
+        safetensors.torch.save_file(weights, temporary / _WEIGHTS)
         for name, content in tokenizer.files().items():
             (temporary / name).write_bytes(content)
         (temporary / "config.json").write_text(json.dumps(meta, indent=2) + "\n", "utf-8")
@@ -176,31 +178,45 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     folder = path if (path / "config.json").exists() else best_checkpoint(path)
     if folder is None:
-        found = "holds no checkpoint" if path.is_dir() else "is no folder" if path.exists() else "does not exist"
-        raise CheckpointError(f"{path} {found}; give the --out folder of `dragoman train`")
+        raise CheckpointError(f"{path} {what_it_is(path)}")
     meta = _meta(folder)
+    if "format_version" not in meta or not (folder / _WEIGHTS).is_file():
+        raise CheckpointError(f"{folder} {what_it_is(folder)}")
     try:
         if meta["format_version"] != FORMAT_VERSION:
             raise CheckpointError(
                 f"{folder} has checkpoint format {meta['format_version']}; this version reads {FORMAT_VERSION}"
             )
         model = Transformer(ModelConfig.from_dict(meta["model"]))
-        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        weights = safetensors.torch.load_file(folder / _WEIGHTS)
         special = SpecialIds.from_dict(meta["special"]) if "special" in meta else SPECIAL_IDS
         tokenizer = load_tokenizer(folder, meta.get("tokenizer", {}), special)
         languages = Languages.from_dict(meta["languages"]) if "languages" in meta else None
-    except (OSError, KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        known = meta["source_language"], meta["target_language"], meta["step"]
+    except KeyError as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: its config.json has no {error}") from error
+    except (
+        OSError,
+        ConfigError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        RuntimeError,
+        safetensors.SafetensorError,
+    ) as error:
         raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
-    missing, surplus = model.load_state_dict(weights, strict=False)
+    try:
+        missing, surplus = model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        text = f"{folder}: {_WEIGHTS} and config.json are not of the same model: {error}"
+        raise CheckpointError(text) from error
     if missing or surplus:
         raise CheckpointError(f"{folder}: missing tensors {missing}, surplus tensors {surplus}")
     return Checkpoint(
         folder,
         model.eval(),
         tokenizer,
-        meta["source_language"],
-        meta["target_language"],
-        meta["step"],
+        *known,
         languages,
         meta.get("trained_with", {}),
     )
@@ -223,9 +239,13 @@ def load_training_state(folder: Path) -> dict[str, Any]:
 
 def _meta(folder: Path) -> dict[str, Any]:
     try:
-        meta: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+        meta = json.loads((folder / "config.json").read_text("utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: config.json: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: config.json is damaged: {error}") from error
+    if not isinstance(meta, dict):
+        raise CheckpointError(f"cannot read the checkpoint {folder}: config.json holds no JSON object")
     return meta
 
 

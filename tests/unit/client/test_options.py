@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from dragoman.client import (
@@ -28,6 +32,9 @@ from dragoman.client.results import Translation
 from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
+COUNTS = ("max_new_tokens", "min_new_tokens", "beam_size", "num_hypotheses", "no_repeat_ngram_size")
+NUMBERS = ("max_length_ratio", "length_penalty", "coverage_penalty", "patience", "repetition_penalty")
+FLAGS = ("return_scores", "return_token_scores", "return_alignment")
 ALL = DecodingOptions(
     max_new_tokens=50,
     min_new_tokens=2,
@@ -95,6 +102,73 @@ def test_one_text_where_a_list_belongs_is_a_type_error(name: str) -> None:
         DecodingOptions(**{name: "abc"})  # type: ignore[arg-type]  # the mistake
     with pytest.raises(ValueError, match=rf"{name}\[1\] has a lone surrogate"):
         DecodingOptions(**{name: ["a", "\udc80"]})  # type: ignore[arg-type]  # mypy does not know which field is which
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "allowed"),
+    [
+        *((DecodingOptions, name, value, "int, from 0") for name in COUNTS for value in ("5", 2.0, None, True)),
+        *((DecodingOptions, name, value, "float or int") for name in NUMBERS for value in ("1", True, [1.0])),
+        *((DecodingOptions, name, value, "True or False") for name in FLAGS for value in (1, "no", None)),
+        (DecodingOptions, "coverage_penalty", None, "float or int"),
+        (DecodingOptions, "normalization", "GNMT", "Normalization.LENGTH or Normalization.GNMT"),
+        (DecodingOptions, "early_stopping", True, "EarlyStopping.FALSE or EarlyStopping.TRUE or EarlyStopping.NEVER"),
+        (DecodingOptions, "priority", "BULK", "Priority.NORMAL or Priority.INTERACTIVE or Priority.BULK"),
+        (DecodingOptions, "sampling", {"top_k": 5}, "Sampling"),
+        (DecodingOptions, "suppressed_texts", 5, "a sequence of str"),
+        (Sampling, "temperature", "1", "float or int"),
+        (Sampling, "top_p", True, "float or int"),
+        (Sampling, "top_k", 2.5, "int, from 0"),
+        (Sampling, "seed", "7", "int, from 0"),
+    ],
+)
+def test_another_type_is_an_error_that_says_what_is_allowed(kind: type, name: str, value: object, allowed: str) -> None:
+    """Field, value and type, and what is allowed: protobuf would name none of them."""
+    given = re.escape(f"{name} is {value!r} of type {type(value).__name__}; it must be {allowed}")
+    with pytest.raises(TypeError, match=f"^{given}"):
+        kind(**{name: value})
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    """What behaves as an int or a float is sent as one."""
+    options = DecodingOptions(beam_size=np.int32(4), length_penalty=np.float32(0.5), patience=2, max_length_ratio=1)  # type: ignore[arg-type]  # NumPy's are no float
+
+    assert (
+        options.to_proto()
+        == DecodingOptions(beam_size=4, length_penalty=0.5, patience=2.0, max_length_ratio=1.0).to_proto()
+    )
+
+
+def test_a_number_beyond_32_bits_is_a_value_error() -> None:
+    """It would be sent as infinity, or not at all; what no number is, the server refuses."""
+    for value in (1e39, -1e300, 10**400):
+        with pytest.raises(ValueError, match=r"length_penalty is .*; it must be from"):
+            DecodingOptions(length_penalty=value)
+    for value in (math.inf, -math.inf, math.nan):
+        assert DecodingOptions(length_penalty=value).to_proto().HasField("length_penalty")
+
+
+@pytest.mark.parametrize("name", ["model", "source_language", "target_language", "id"])
+def test_names_of_another_type_are_named(client: TranslationClient, name: str) -> None:
+    """In every method that takes them."""
+    calls: list[tuple[Callable[..., Any], Any]] = [(client.translate, ["a"]), (client.stream, "a")]
+    calls.append((client.score_many, [("a", "b")]))
+    for call, given in calls:
+        with pytest.raises(TypeError, match=f"{name} is int; it must be str"):
+            call(given, **{name: 5})
+
+
+def test_options_of_another_type_are_named(client: TranslationClient) -> None:
+    """A dict is no options, a str no priority, a number no pair."""
+    calls: list[tuple[Callable[..., Any], Any]] = [(client.translate, ["a"]), (client.translate_text, "a")]
+    calls.append((client.stream, "a"))
+    for call, given in calls:
+        with pytest.raises(TypeError, match=r"options is {'beam_size': 4} of type dict; it must be DecodingOptions"):
+            call(given, options={"beam_size": 4})
+    with pytest.raises(TypeError, match=r"priority is 'BULK' of type str; it must be Priority.NORMAL or"):
+        client.score("a", "b", priority="BULK")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(TypeError, match=r"pairs\[0\] is not a pair"):
+        client.score_many([5])  # type: ignore[list-item]  # the mistake
 
 
 def test_options_are_values() -> None:

@@ -133,8 +133,20 @@ def test_cut_translations_are_counted_once_at_the_end(translate: Translate) -> N
     outcome = translate("--max-new-tokens", "1", "--batch", "1", stdin=b"a b\nc\nd e\n")
 
     assert (outcome.code, outcome.out) == (0, b"A\nC\nD\n")
-    assert outcome.err.count("reached the limit") == 1
-    assert "2 of 3 translations" in outcome.err
+    assert outcome.err == (
+        "dragoman translate: 2 of 3 translations reached the limit on new tokens and may be incomplete: stdin: "
+        "lines 1, 3; --max-new-tokens sets it\n"
+    )
+
+
+def test_many_cut_translations_are_named_up_to_ten(translate: Translate, tmp_path: Path) -> None:
+    """The note names files and lines, and says how many more there are."""
+    (tmp_path / "1").write_text("a b\n" * 2)
+    (tmp_path / "2").write_text("a b\n" * 10)
+
+    outcome = translate("--max-new-tokens", "1", "--file", str(tmp_path / "1"), str(tmp_path / "2"))
+
+    assert f": {tmp_path}/1: lines 1, 2; {tmp_path}/2: lines 1, 2, 3, 4, 5, 6, 7, 8 and 2 more (--json" in outcome.err
 
 
 def test_stream_writes_the_same_text(translate: Translate, service: FakeTranslationService) -> None:
@@ -169,7 +181,8 @@ def test_a_text_the_server_refuses_is_named_by_its_line(
     assert (outcome.code, outcome.out) == (1, b"LINE 1\nLINE 2\n")
     assert outcome.err == (
         f"dragoman translate: {path}: lines 3-4 not translated: "
-        f"{path}: line 4 has 700 tokens; max_source_tokens is 512\n"
+        f"{path}: line 4 has 700 tokens; max_source_tokens is 512. With --on-error skip, such a line is left empty and "
+        "the others are done\n"
     )
 
 
@@ -317,11 +330,21 @@ def test_a_device_is_written_not_replaced(translate: Translate, tmp_path: Path) 
 
 
 def test_an_output_that_cannot_be_written_is_named(translate: Translate, tmp_path: Path) -> None:
-    """The message names the file as it was given."""
-    outcome = translate("a", "--output", str(tmp_path / "no folder" / "out"))
+    """The message names the file as it was given, once, and says what to do."""
+    (tmp_path / "file").touch()
+    texts = {
+        str(tmp_path / "no folder" / "out"): f"there is no folder {tmp_path}/no folder; make it first",
+        str(tmp_path / "file" / "out"): f"there is no folder {tmp_path}/file; make it first",
+        str(tmp_path): "is a folder; name a file in it",
+        "": "'' is a folder; name a file in it",
+        "/dev/full": "/dev/full cannot be written: No space left on device; make room",
+    }
+    for output, expected in texts.items():
+        outcome = translate("a", "--output", output)
 
-    assert outcome.code == 1
-    assert "no folder/out: cannot be written: No such file or directory" in outcome.err
+        assert (outcome.code, expected in outcome.err) == (1, True), outcome.err
+        assert "was not written" not in outcome.err
+        assert "Errno" not in outcome.err
 
 
 @pytest.mark.parametrize(

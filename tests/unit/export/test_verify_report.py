@@ -159,7 +159,7 @@ def test_a_refused_export_leaves_its_report_and_nothing_else(
         "export", "--checkpoint", run, "--out", folder / "bundle", "--sentences", 4, "--report", folder / "report.json"
     )
 
-    assert (code, out) == (1, "")
+    assert (code, out) == (1, f"{run}/checkpoint-00000007: checkpoint of step 7\n")
     assert "logits differ by" in err
     assert [path.name for path in folder.iterdir()] == ["report.json"]
     assert json.loads((folder / "report.json").read_text())["passed"] is False

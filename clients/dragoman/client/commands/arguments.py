@@ -55,6 +55,17 @@ def server(text: str) -> str:
     return f"{host}:{port}"
 
 
+def seconds_or_zero(text: str) -> float:
+    """Return a finite number from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0")
+    return value
+
+
 def seconds(text: str) -> float:
     """Return a finite number above 0."""
     try:

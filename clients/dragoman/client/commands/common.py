@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from tqdm import tqdm
@@ -12,10 +13,14 @@ from tqdm import tqdm
 from dragoman.client.channel import DEFAULT_TARGET
 from dragoman.client.commands import arguments
 from dragoman.client.commands.lines import STDIN, Line, argument_lines, count_lines, file_lines
+from dragoman.client.commands.outage import DEFAULT_WAIT_S
 from dragoman.client.commands.output import STDOUT
+from dragoman.client.errors import CommandError, OutputError
 from dragoman.client.retry import DEFAULT_TIMEOUT_S
 
 BATCHES_IN_FLIGHT = 4
+FAIL = "fail"
+SKIP = "skip"
 _DEFAULT_BATCH = 32
 _PROGRESS_DELAY_S = 1.0
 
@@ -67,10 +72,38 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds for one call, its retries included (default: %(default)g)",
     )
+    parser.add_argument(
+        "--wait",
+        type=arguments.seconds_or_zero,
+        metavar="S",
+        help="seconds to keep trying while the server does not answer or is full (default: "
+        f"{DEFAULT_WAIT_S:g} once it has answered, so that a restart does not cost what was done; before that, "
+        "about one)",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=(FAIL, SKIP),
+        default=FAIL,
+        help="what to do with a line that the server refuses or that is no UTF-8: stop and name it, or leave its "
+        "line of output empty, say so, and end with exit code 3 (default: %(default)s)",
+    )
 
 
-def input_lines(command: str, texts: list[str], files: list[str]) -> tuple[Iterator[Line | None], int | None]:
+def say(command: str, text: str) -> None:
+    """Tell the user one sentence, above the progress bar."""
+    tqdm.write(f"dragoman {command}: {text}", file=sys.stderr)
+
+
+def input_lines(
+    command: str, texts: list[str], files: list[str], *, skips: bool
+) -> tuple[Iterator[Line | None], int | None]:
     """Return the lines of arguments, files or stdin, and how many there are, if that can be known.
+
+    Args:
+        command: Name of the subcommand.
+        texts: Arguments that are texts.
+        files: Paths; "-" is stdin.
+        skips: As in `file_lines`.
 
     Raises:
         InputError: An input cannot be read; files are read once before anything is sent.
@@ -80,8 +113,21 @@ def input_lines(command: str, texts: list[str], files: list[str]) -> tuple[Itera
     if not files and sys.stdin.isatty():
         print(f"dragoman {command}: reading from the terminal, one text per line; Ctrl-D ends", file=sys.stderr)
     paths = files or [STDIN]
-    total = count_lines(paths)
-    return file_lines(paths), total
+    total = count_lines(paths, skips=skips)
+    return file_lines(paths, skips=skips), total
+
+
+@contextmanager
+def saying_what_is_lost(output: str) -> Iterator[None]:
+    """Add to the error that ends the block that there is no output."""
+    try:
+        yield
+    except OutputError:
+        raise  # says so itself
+    except CommandError as error:
+        if output == STDOUT:
+            raise
+        raise CommandError(f"{error}. {output} was not written") from error
 
 
 def progress_bar(total: int | None, *, to_terminal: bool) -> tqdm[NoReturn]:

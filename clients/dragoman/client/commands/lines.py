@@ -25,6 +25,7 @@ STDIN = "-"
 
 _CHUNK_BYTES = 2**16
 _MAX_LINE_BYTES = 2**20  # far more than any model takes; without a limit a binary file would fill the memory
+_TOO_LONG = f"is longer than {_MAX_LINE_BYTES} bytes; is it text?"
 _MAX_BATCH_CHARACTERS = 2**18  # at most 1 MiB as UTF-8, well below the message limit of any server
 _LINGER_S = 0.02  # a producer that pauses no longer than this is waited for
 
@@ -38,12 +39,25 @@ class Line:
         ending: "\n", "\r\n", or "" for a last line that has none.
         source: Where it comes from: a path, "stdin" or "argument".
         number: Counted from 1 in each source.
+        problem: Why it cannot be sent, or "".
     """
 
     text: str
     ending: str
     source: str
     number: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What a line has instead of a result.
+
+    Attributes:
+        reason: Why there is none.
+    """
+
+    reason: str
 
 
 def argument_lines(texts: Sequence[str]) -> Iterator[Line]:
@@ -60,15 +74,19 @@ def argument_lines(texts: Sequence[str]) -> Iterator[Line]:
         yield Line(text, "\n", "argument", number)
 
 
-def file_lines(paths: Sequence[str]) -> Iterator[Line | None]:
+def file_lines(paths: Sequence[str], *, skips: bool = False) -> Iterator[Line | None]:
     """Read files one after the other; "-" is stdin.
+
+    Args:
+        paths: The files.
+        skips: Lines that are no text come with a `problem` and without their text, instead of ending everything.
 
     Raises:
         InputError: A file cannot be read, is not UTF-8, or has a line that is too long.
     """
     unended: Line | None = None
     for path in paths:
-        for line in _lines_of(path):
+        for line in _lines_of(path, skips=skips):
             if line is not None and unended is not None:
                 yield replace(unended, ending="\n")
                 unended = None
@@ -80,8 +98,12 @@ def file_lines(paths: Sequence[str]) -> Iterator[Line | None]:
         yield unended
 
 
-def count_lines(paths: Sequence[str]) -> int | None:
+def count_lines(paths: Sequence[str], *, skips: bool = False) -> int | None:
     """Read all files once, so that what is wrong with the last one is known before the first is sent.
+
+    Args:
+        paths: The files.
+        skips: As in `file_lines`.
 
     Returns:
         The number of lines; None if an input is not a regular file and can be read only once.
@@ -90,7 +112,7 @@ def count_lines(paths: Sequence[str]) -> int | None:
         InputError: As `file_lines`.
     """
     regular = [path for path in paths if path != STDIN and _is_regular(path)]
-    total = sum(1 for line in file_lines(regular) if line is not None)
+    total = sum(1 for line in file_lines(regular, skips=skips) if line is not None)
     return total if len(regular) == len(paths) else None
 
 
@@ -122,7 +144,7 @@ def batches(lines: Iterable[Line | None], *, max_lines: int) -> Iterator[tuple[L
         yield tuple(batch)
 
 
-def _lines_of(path: str) -> Iterator[Line | None]:
+def _lines_of(path: str, *, skips: bool) -> Iterator[Line | None]:
     name = "stdin" if path == STDIN else path
     number, offset = 0, 0
     parts: list[bytes] = []  # of the line whose end has not been read
@@ -134,30 +156,57 @@ def _lines_of(path: str) -> Iterator[Line | None]:
                 continue
             *ends, rest = chunk.split(b"\n")
             for end in ends:
-                raw = b"".join([*parts, end])
-                parts, size = [], 0
+                size += len(end)
                 number += 1
-                yield _line(raw, "\n", name, number, offset)
-                offset += len(raw) + 1
-            parts.append(rest)
+                yield _line([*parts, end], size, "\n", name, number, offset, skips=skips)
+                offset += size + 1
+                parts, size = [], 0
             size += len(rest)
-            if size > _MAX_LINE_BYTES:
-                raise InputError(f"{name}: line {number + 1} is longer than {_MAX_LINE_BYTES} bytes; is it text?")
+            if size <= _MAX_LINE_BYTES:
+                parts.append(rest)
+            elif skips:
+                parts = []
+            else:  # its end may never come
+                raise InputError(f"{name}: line {number + 1} {_TOO_LONG}")
     if size:
-        yield _line(b"".join(parts), "", name, number + 1, offset)
+        yield _line(parts, size, "", name, number + 1, offset, skips=skips)
 
 
-def _line(raw: bytes, ending: str, name: str, number: int, offset: int) -> Line:
-    if ending and raw.endswith(b"\r"):
-        raw, ending = raw[:-1], "\r\n"
+def _line(parts: Sequence[bytes], size: int, ending: str, name: str, number: int, offset: int, *, skips: bool) -> Line:
+    """Return the line of the bytes before its line feed, or what is wrong with it.
+
+    Args:
+        parts: The bytes, unless they are too many.
+        size: How many they are.
+        ending: Of the line.
+        name: Of the input.
+        number: Of the line, from 1.
+        offset: Of the line in the input, in bytes.
+        skips: Return a line that is no text with its problem.
+
+    Raises:
+        InputError: It is no text.
+    """
+    if size > _MAX_LINE_BYTES:
+        text, problem = "", _TOO_LONG
+    else:
+        raw = b"".join(parts)
+        if ending and raw.endswith(b"\r"):
+            raw, ending = raw[:-1], "\r\n"
+        text, problem = _decoded(raw, offset)
+    if problem and not skips:
+        raise InputError(f"{name}: line {number} {problem}. Nothing from this line on was sent")
+    return Line(text.removeprefix("\ufeff") if number == 1 else text, ending, name, number, problem)
+
+
+def _decoded(raw: bytes, offset: int) -> tuple[str, str]:
     try:
-        text = raw.decode()
+        return raw.decode(), ""
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{name}: line {number} is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the "
-            f"line, offset {offset + error.start} of the input. Nothing from this line on was sent"
-        ) from error
-    return Line(text.removeprefix("\ufeff") if number == 1 else text, ending, name, number)
+        return "", (
+            f"is not UTF-8: byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line, "
+            f"offset {offset + error.start} of the input"
+        )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,11 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from dragoman.client.commands.lines import Line
+from dragoman.client.commands.lines import Line, Skipped
 from dragoman.client.errors import OutputError
-from dragoman.client.results import Hypothesis, Translation
+from dragoman.client.results import FinishReason, Hypothesis, Translation
 
 STDOUT = "-"
+
+_NO_RIGHT = "; choose a folder that you may write to"
+_ADVICE = {
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+    errno.ENOSPC: "; make room or choose another disk",
+    errno.EDQUOT: "; make room or choose another disk",
+}
 
 Write = Callable[[str], None]
 
@@ -29,13 +39,17 @@ def on_one_line(text: str) -> str:
     return _LINE_BREAK.sub(" ", text)
 
 
-def plain_line(line: Line, translation: Translation) -> str:
-    """Return a translation with the line ending of its source."""
-    return on_one_line(translation.text) + line.ending
+def plain_line(line: Line, translation: Translation | Skipped) -> str:
+    """Return a translation with the line ending of its source; a line that was skipped is empty."""
+    return ("" if isinstance(translation, Skipped) else on_one_line(translation.text)) + line.ending
 
 
-def json_line(line: Line, translation: Translation) -> str:
+def json_line(line: Line, translation: Translation | Skipped) -> str:
     """Return source, translation, its numbers, and what else was asked for, as one line of JSON."""
+    if isinstance(translation, Skipped):
+        return (
+            json.dumps({"text": line.text, "translation": "", "error": translation.reason}, ensure_ascii=False) + "\n"
+        )
     values: dict[str, object] = {
         "text": line.text,
         "translation": translation.text,
@@ -64,6 +78,9 @@ def _json_hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+_NOTHING = Hypothesis("", FinishReason.UNSPECIFIED, 0)
+
+
 class FieldsLine:
     """Writes what belongs to a translation behind it, in the columns of Moses: N ||| text ||| alignment ||| score.
 
@@ -77,10 +94,12 @@ class FieldsLine:
         self._scores = scores
         self._number = 0
 
-    def __call__(self, line: Line, translation: Translation) -> str:
-        """Return the lines of the next translation."""
+    def __call__(self, line: Line, translation: Translation | Skipped) -> str:
+        """Return the lines of the next translation; of one that was skipped, a line without text."""
         number = self._number
         self._number += 1
+        if isinstance(translation, Skipped):
+            return f"{number} ||| {self._columns(_NOTHING)}\n" if self._n_best else line.ending
         if not self._n_best:
             return self._columns(translation.hypotheses[0]) + line.ending
         return "".join(f"{number} ||| {self._columns(hypothesis)}\n" for hypothesis in translation.hypotheses)
@@ -106,16 +125,16 @@ def open_output(path: str) -> Iterator[Write]:
     if path == STDOUT:
         yield _writer(sys.stdout.buffer, "stdout")
         return
-    target = os.path.realpath(path)  # a link stays a link
+    target = _target(path)
     is_replaced = _is_absent_or_regular(target)
     temporary = os.path.join(os.path.dirname(target), f".{os.path.basename(target)}.{secrets.token_hex(4)}.tmp")
     written = temporary if is_replaced else target
     try:
         stream = open(written, "xb" if is_replaced else "wb")  # noqa: SIM115 - closed below; only opening is guarded here
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise _refusal(path, error) from error
     try:
-        with stream:
+        with _closed(stream, path):
             yield _writer(stream, path)
         if is_replaced:
             _replace(temporary, target, path)
@@ -123,6 +142,42 @@ def open_output(path: str) -> Iterator[Write]:
         if is_replaced:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _target(path: str) -> str:
+    """Return where a path leads: a link stays a link.
+
+    Raises:
+        OutputError: There can be no file of that name.
+    """
+    target = os.path.realpath(path)
+    parent = os.path.dirname(target)
+    if not path or os.path.isdir(target):
+        raise OutputError(f"--output {path or repr(path)} is a folder; name a file in it")
+    if not os.path.isdir(parent):
+        raise OutputError(f"--output {path} cannot be written: there is no folder {parent}; make it first (mkdir -p)")
+    return target
+
+
+def _refusal(name: str, error: OSError) -> OutputError:
+    """Return the error for the user: what the system says, and what to do where that is known."""
+    advice = _ADVICE.get(error.errno or 0, "")
+    return OutputError(f"{name} cannot be written: {error.strerror}{advice}")
+
+
+@contextmanager
+def _closed(stream: BinaryIO, name: str) -> Iterator[None]:
+    """Close a file at the end of the block; it tries to write once more what could not be written before."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            stream.close()
+        raise
+    try:
+        stream.close()
+    except OSError as error:
+        raise _refusal(name, error) from error
 
 
 def _writer(stream: BinaryIO, name: str) -> Write:
@@ -133,7 +188,7 @@ def _writer(stream: BinaryIO, name: str) -> Write:
         except BrokenPipeError:
             raise  # the reader has gone, which is no fault; the command line ends quietly
         except OSError as error:
-            raise OutputError(f"{name}: cannot be written: {error.strerror}") from error
+            raise _refusal(name, error) from error
 
     return write
 
@@ -144,7 +199,7 @@ def _replace(temporary: str, target: str, path: str) -> None:
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        raise _refusal(path, error) from error
 
 
 def _is_absent_or_regular(path: str) -> bool:

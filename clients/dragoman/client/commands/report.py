@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from dragoman.client.commands.lines import Line
 from dragoman.client.errors import (
@@ -18,10 +19,18 @@ from dragoman.client.errors import (
 )
 
 _TEXT_FIELD = re.compile(r"(?<!\w)(texts|target_prefixes|pairs)\[(\d+)\](?:\.(source|target))?")
+# The one text of a stream has no index.
+_LINE_FIELD = re.compile(r"(?:texts|pairs)\[(\d+)\](?:\.(?:source|target))?|text")
 
 
 def failure(
-    error: CallError, lines: Sequence[Line], *, server: str, timeout_s: float, done: str = "translated"
+    error: CallError,
+    lines: Sequence[Line],
+    *,
+    server: str,
+    timeout_s: float,
+    done: str = "translated",
+    goes_on: bool = False,
 ) -> CommandError:
     """Return the error for the user; the caller raises it `from error`.
 
@@ -31,13 +40,34 @@ def failure(
         server: Address that was called.
         timeout_s: Deadline of the call.
         done: What should have been done with the lines.
+        goes_on: The command has --on-error and --wait, which are named where they would help.
     """
-    return CommandError(f"{place(lines)} not {done}: {_reason(error, lines, server, timeout_s)}")
+    advice = _advice(error, lines) if goes_on else ""
+    return CommandError(f"{place(lines)} not {done}: {_reason(error, lines, server, timeout_s)}{advice}")
 
 
 def unreachable(error: CallError, *, server: str, timeout_s: float) -> CommandError:
     """Return the error for the user if already a question about the model failed; the caller raises it `from error`."""
     return CommandError(f"nothing was translated: {_reason(error, (), server, timeout_s)}")
+
+
+def refused_lines(error: CallError, lines: Sequence[Line]) -> dict[int, str]:
+    """Return why the server refuses lines, by their index; empty if it refuses the call for anything else.
+
+    Args:
+        error: Why the call failed.
+        lines: What was sent, one line per text.
+    """
+    if not isinstance(error, InvalidRequestError):
+        return {}
+    reasons: dict[int, str] = {}
+    for violation in error.field_violations:
+        match = _LINE_FIELD.fullmatch(violation.field)
+        index = int(match[1] or 0) if match else len(lines)
+        if index >= len(lines):
+            return {}
+        reasons[index] = _with_places(violation.description, lines)
+    return reasons
 
 
 def place(lines: Sequence[Line]) -> str:
@@ -52,8 +82,27 @@ def place(lines: Sequence[Line]) -> str:
     return f"{first.source}: lines {first.number}-{last.number}"
 
 
+def places(lines: Sequence[Line]) -> str:
+    """Name each of some lines, in their order."""
+    parts: list[str] = []
+    for source, group in groupby(lines, key=lambda line: line.source):
+        numbers = [str(line.number) for line in group]
+        several = "s" if numbers[1:] else ""
+        where = f"argument{several}" if source == "argument" else f"{source}: line{several}"
+        parts.append(f"{where} {', '.join(numbers)}")
+    return "; ".join(parts)
+
+
 def _place(line: Line) -> str:
     return f"argument {line.number}" if line.source == "argument" else f"{line.source}: line {line.number}"
+
+
+def _advice(error: CallError, lines: Sequence[Line]) -> str:
+    if refused_lines(error, lines):
+        return ". With --on-error skip, such a line is left empty and the others are done"
+    if isinstance(error, (UnavailableError, OverloadedError)):
+        return ". --wait S keeps trying for S seconds"
+    return ""
 
 
 def _reason(error: CallError, lines: Sequence[Line], server: str, timeout_s: float) -> str:

@@ -15,26 +15,38 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from dragoman.client.aio import AsyncTranslationClient
-from dragoman.client.commands.common import BATCHES_IN_FLIGHT, add_files, add_server, input_lines, progress_bar
+from dragoman.client.commands.calls import Calls
+from dragoman.client.commands.common import (
+    BATCHES_IN_FLIGHT,
+    SKIP,
+    add_files,
+    add_server,
+    input_lines,
+    progress_bar,
+    say,
+    saying_what_is_lost,
+)
 from dragoman.client.commands.decoding import add_priority
-from dragoman.client.commands.lines import Line, batches
+from dragoman.client.commands.lines import Line, Skipped, batches
+from dragoman.client.commands.outage import Outage
 from dragoman.client.commands.output import STDOUT, Write, open_output
 from dragoman.client.commands.pipeline import run_in_order
-from dragoman.client.commands.report import failure, place
-from dragoman.client.errors import CallError, CommandError, DragomanError, InputError
+from dragoman.client.commands.report import failure
+from dragoman.client.commands.tally import Tally
+from dragoman.client.errors import CallError, CommandError, DragomanError
 from dragoman.client.options import Priority
 from dragoman.client.results import PairScore
 
 HELP = "say how probable given translations are, through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
 
-_Scored = tuple[tuple[Line, ...], tuple[PairScore, ...]]
+_Scored = tuple[tuple[Line, ...], list[PairScore | Skipped]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,76 +67,102 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score and return the exit status.
+    """Score and return the exit status, which is 3 if lines were skipped.
 
     Raises:
         DragomanError: Some lines were not scored; names them and says why.
     """
-    lines, total = input_lines("score", [], args.files)
+    lines, total = input_lines("score", [], args.files, skips=args.on_error == SKIP)
     form = _json_line if args.json else _mean_line if args.mean else _plain_line
-    try:
+    tally = Tally(_say)
+    with saying_what_is_lost(args.output):
         with (
             open_output(args.output) as write,
             progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress,
         ):
-            asyncio.run(_score(lines, write, form, progress, args))
-    except CommandError as error:
-        if args.output == STDOUT:
-            raise
-        raise CommandError(f"{error}. {args.output} was not written") from error
-    return 0
+            asyncio.run(_score(lines, write, form, progress, tally, args))
+        return tally.exit_code()
 
 
 async def _score(
     lines: Iterator[Line | None],
     write: Write,
-    form: Callable[[Line, PairScore], str],
+    form: Callable[[Line, PairScore | Skipped], str],
     progress: tqdm[NoReturn],
+    tally: Tally,
     args: argparse.Namespace,
 ) -> None:
     def emit(scored: _Scored) -> None:
-        batch, scores = scored
-        write("".join(map(form, batch, scores)))
+        batch, outcomes = scored
+        write("".join(map(form, batch, outcomes)))
+        for line, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Skipped):
+                tally.skip(line, outcome)
+            else:
+                tally.add(line)
         progress.update(len(batch))
+
+    def explain(error: CallError, failed: Sequence[Line]) -> CommandError:
+        return failure(error, failed, server=args.server, timeout_s=args.timeout, done="scored", goes_on=True)
 
     async with AsyncTranslationClient(args.server, timeout_s=args.timeout) as client:
 
+        async def send(sent: Sequence[Line]) -> Sequence[PairScore]:
+            result = await client.score_many(
+                [_pair(line) for line in sent],
+                model=args.model,
+                source_language=args.source,
+                target_language=args.target,
+                priority=Priority(args.priority),
+            )
+            return result.scores
+
+        async def ask_limit() -> int:
+            return (await client.model(args.model)).limits.max_texts
+
+        calls = Calls(
+            send,
+            ask_limit=ask_limit,
+            explain=explain,
+            outage=Outage(args.server, args.wait, _say),
+            say=_say,
+            skips=args.on_error == SKIP,
+            problem_of=_problem,
+        )
+
         async def work(batch: tuple[Line, ...]) -> _Scored:
-            pairs = [_pair(line) for line in batch]
-            try:
-                result = await client.score_many(
-                    pairs,
-                    model=args.model,
-                    source_language=args.source,
-                    target_language=args.target,
-                    priority=Priority(args.priority),
-                )
-            except CallError as error:
-                raise failure(error, batch, server=args.server, timeout_s=args.timeout, done="scored") from error
-            return batch, result.scores
+            return batch, await calls.run(batch)
 
         await run_in_order(batches(lines, max_lines=args.batch), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
 
 
+def _problem(line: Line) -> str:
+    tabs = line.text.count("\t")
+    if line.problem or tabs == 1:
+        return line.problem
+    return f"has {tabs} tabs, a line is a source, one tab and its translation"
+
+
 def _pair(line: Line) -> tuple[str, str]:
-    parts = line.text.split("\t")
-    if len(parts) != 2:
-        raise InputError(
-            f"{place([line])} has {len(parts) - 1} tabs, a line is a source, one tab and its translation. "
-            "Nothing from its batch on was scored"
-        )
-    return parts[0], parts[1]
+    source, _, target = line.text.partition("\t")
+    return source, target
 
 
-def _plain_line(line: Line, score: PairScore) -> str:
-    return f"{score.log_prob:.6f}{line.ending}"
+def _say(text: str) -> None:
+    say("score", text)
 
 
-def _mean_line(line: Line, score: PairScore) -> str:
-    return f"{score.mean_log_prob:.6f}{line.ending}"
+def _plain_line(line: Line, score: PairScore | Skipped) -> str:
+    return line.ending if isinstance(score, Skipped) else f"{score.log_prob:.6f}{line.ending}"
 
 
-def _json_line(line: Line, score: PairScore) -> str:
+def _mean_line(line: Line, score: PairScore | Skipped) -> str:
+    return line.ending if isinstance(score, Skipped) else f"{score.mean_log_prob:.6f}{line.ending}"
+
+
+def _json_line(line: Line, score: PairScore | Skipped) -> str:
+    if isinstance(score, Skipped):
+        return json.dumps({"text": line.text, "log_prob": None, "error": score.reason}, ensure_ascii=False) + "\n"
     source, target = _pair(line)
     values = {
         "source": source,

@@ -14,29 +14,43 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from tqdm import tqdm
 
 from dragoman.client.aio import AsyncTranslationClient
 from dragoman.client.client import TranslationClient
-from dragoman.client.commands.common import BATCHES_IN_FLIGHT, add_files, add_server, input_lines, progress_bar
+from dragoman.client.commands.calls import Calls
+from dragoman.client.commands.common import (
+    BATCHES_IN_FLIGHT,
+    SKIP,
+    add_files,
+    add_server,
+    input_lines,
+    progress_bar,
+    say,
+    saying_what_is_lost,
+)
 from dragoman.client.commands.decoding import add_decoding_arguments, add_priority, decoding_options
-from dragoman.client.commands.lines import Line, batches
-from dragoman.client.commands.output import STDOUT, FieldsLine, Write, json_line, on_one_line, open_output, plain_line
+from dragoman.client.commands.lines import Line, Skipped, batches
+from dragoman.client.commands.outage import Outage
+from dragoman.client.commands.output import STDOUT, FieldsLine, Write, json_line, open_output, plain_line
 from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import failure
+from dragoman.client.commands.streaming import stream_lines
+from dragoman.client.commands.tally import Tally
 from dragoman.client.errors import CallError, CommandError, DragomanError
 from dragoman.client.options import DecodingOptions
-from dragoman.client.results import FinishReason, Translation
+from dragoman.client.results import Translation
 
 HELP = "translate texts through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
 
 _Batch = tuple[Line, ...]
-_Translated = tuple[_Batch, tuple[Translation, ...]]
+_Translated = tuple[_Batch, list[Translation | Skipped]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +63,11 @@ class _Settings:
     target_prefix: str
     timeout_s: float
     max_lines: int
+    skips: bool
 
-
-@dataclass(slots=True)
-class _Counts:
-    lines: int = 0
-    cut: int = 0  # translations that ended with LENGTH
-
-    def add(self, reason: FinishReason) -> None:
-        self.lines += 1
-        self.cut += reason is FinishReason.LENGTH
+    def explain(self, error: CallError, lines: Sequence[Line]) -> CommandError:
+        """Return what the user is told when a call fails."""
+        return failure(error, lines, server=self.server, timeout_s=self.timeout_s, goes_on=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +106,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Translate and return the exit status.
+    """Translate and return the exit status, which is 3 if lines were skipped.
 
     Raises:
         DragomanError: Some lines were not translated; names them and says why.
@@ -115,31 +124,24 @@ def run(args: argparse.Namespace) -> int:
         target_prefix=args.target_prefix,
         timeout_s=args.timeout,
         max_lines=args.batch,
+        skips=args.on_error == SKIP,
     )
-    lines, total = input_lines("translate", args.texts, args.files)
-    try:
+    lines, total = input_lines("translate", args.texts, args.files, skips=settings.skips)
+    with saying_what_is_lost(args.output):
         return _run(args, lines, total, settings)
-    except CommandError as error:
-        if args.output == STDOUT:
-            raise
-        raise CommandError(f"{error}. {args.output} was not written") from error
 
 
 def _run(args: argparse.Namespace, lines: Iterator[Line | None], total: int | None, settings: _Settings) -> int:
+    tally = Tally(_say)
+    outage = Outage(settings.server, args.wait, _say)
     with open_output(args.output) as write:
         if args.stream:
-            counts = _stream(lines, write, settings)
+            _stream(lines, write, tally, outage, settings)
         else:
             form = _form(args)
             with progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress:
-                counts = asyncio.run(_translate(lines, write, form, progress, settings))
-    if counts.cut:
-        print(
-            f"dragoman translate: {counts.cut} of {counts.lines} translations reached the limit on new tokens "
-            "and may be incomplete; --max-new-tokens sets it",
-            file=sys.stderr,
-        )
-    return 0
+                asyncio.run(_translate(lines, write, form, progress, tally, outage, settings))
+    return tally.exit_code()
 
 
 def _usage_problem(args: argparse.Namespace) -> str:
@@ -159,7 +161,7 @@ def _usage_problem(args: argparse.Namespace) -> str:
     return ""
 
 
-def _form(args: argparse.Namespace) -> Callable[[Line, Translation], str]:
+def _form(args: argparse.Namespace) -> Callable[[Line, Translation | Skipped], str]:
     if args.json:
         return json_line
     if args.n_best or args.scores or args.alignment:
@@ -170,66 +172,68 @@ def _form(args: argparse.Namespace) -> Callable[[Line, Translation], str]:
 async def _translate(
     lines: Iterator[Line | None],
     write: Write,
-    form: Callable[[Line, Translation], str],
+    form: Callable[[Line, Translation | Skipped], str],
     progress: tqdm[NoReturn],
+    tally: Tally,
+    outage: Outage,
     settings: _Settings,
-) -> _Counts:
-    counts = _Counts()
-
+) -> None:
     def emit(translated: _Translated) -> None:
-        batch, translations = translated
-        write("".join(map(form, batch, translations)))
-        for translation in translations:
-            counts.add(translation.finish_reason)
+        batch, outcomes = translated
+        write("".join(map(form, batch, outcomes)))
+        for line, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Skipped):
+                tally.skip(line, outcome)
+            else:
+                tally.add(line, outcome.finish_reason)
         progress.update(len(batch))
 
     async with AsyncTranslationClient(settings.server, timeout_s=settings.timeout_s) as client:
 
+        async def send(sent: Sequence[Line]) -> Sequence[Translation]:
+            result = await client.translate(
+                [line.text for line in sent],
+                target_prefixes=[settings.target_prefix] * len(sent) if settings.target_prefix else (),
+                model=settings.model,
+                source_language=settings.source_language,
+                target_language=settings.target_language,
+                options=settings.options,
+            )
+            return result.translations
+
+        async def ask_limit() -> int:
+            return (await client.model(settings.model)).limits.max_texts
+
+        calls = Calls(
+            send, ask_limit=ask_limit, explain=settings.explain, outage=outage, say=_say, skips=settings.skips
+        )
+
         async def work(batch: _Batch) -> _Translated:
-            try:
-                result = await client.translate(
-                    [line.text for line in batch],
-                    target_prefixes=[settings.target_prefix] * len(batch) if settings.target_prefix else (),
-                    model=settings.model,
-                    source_language=settings.source_language,
-                    target_language=settings.target_language,
-                    options=settings.options,
-                )
-            except CallError as error:
-                raise failure(error, batch, server=settings.server, timeout_s=settings.timeout_s) from error
-            return batch, result.translations
+            return batch, await calls.run(batch)
 
         await run_in_order(batches(lines, max_lines=settings.max_lines), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
-    return counts
 
 
-def _stream(lines: Iterator[Line | None], write: Write, settings: _Settings) -> _Counts:
-    counts = _Counts()
+def _stream(lines: Iterator[Line | None], write: Write, tally: Tally, outage: Outage, settings: _Settings) -> None:
     with TranslationClient(settings.server, timeout_s=settings.timeout_s) as client:
-        for line in lines:
-            if line is not None:
-                _stream_line(client, line, write, counts, settings)
-    return counts
-
-
-def _stream_line(client: TranslationClient, line: Line, write: Write, counts: _Counts, settings: _Settings) -> None:
-    has_begun = False
-    try:
-        with client.stream(
-            line.text,
+        start = partial(
+            client.stream,
             target_prefix=settings.target_prefix,
             model=settings.model,
             source_language=settings.source_language,
             target_language=settings.target_language,
             options=settings.options,
-        ) as stream:
-            for piece in stream:
-                write(on_one_line(piece.text))
-                has_begun = True
-                if piece.end is not None:
-                    counts.add(piece.end.finish_reason)
-    except CallError as error:
-        if has_begun:
-            write("\n")  # so that the message does not continue the cut translation
-        raise failure(error, [line], server=settings.server, timeout_s=settings.timeout_s) from error
-    write(line.ending)
+        )
+        stream_lines(
+            lines,
+            start,
+            write,
+            tally,
+            explain=lambda error, line: settings.explain(error, [line]),
+            outage=outage,
+            skips=settings.skips,
+        )
+
+
+def _say(text: str) -> None:
+    say("translate", text)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.export.commands.inspect import require_bundle
 from dragoman.export.errors import ExportError
 from dragoman.export.verify import SENTENCES, Report, first_languages, verify
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint
@@ -39,6 +40,7 @@ def add_verification_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify and report."""
+    require_bundle(args.bundle)
     checkpoint = load_checkpoint(args.checkpoint)
     report = compare(args, args.bundle, checkpoint, held_out_pairs(args, checkpoint))
     print(json.dumps(report.to_dict()) if args.json else report.table())
@@ -55,6 +57,8 @@ def check_verification_options(args: argparse.Namespace) -> None:
         raise ExportError(f"--sentences is {args.sentences}; it must be at least 1")
     if args.report is not None and not args.report.resolve().parent.is_dir():
         raise ExportError(f"cannot write --report {args.report}: there is no folder {args.report.resolve().parent}")
+    if args.report is not None and args.report.is_dir():
+        raise ExportError(f"cannot write --report {args.report}: it is a folder; name a file in it")
     if args.data is not None and not args.data.exists():
         raise ExportError(f"--data {args.data} does not exist")
 
@@ -92,7 +96,11 @@ def chosen_languages(args: argparse.Namespace, checkpoint: Checkpoint) -> tuple[
 
 
 def compare(args: argparse.Namespace, folder: Path, checkpoint: Checkpoint, pairs: Sequence[Pair] | None) -> Report:
-    """Compare as the options say, and write the report that they ask for."""
+    """Compare as the options say, and write the report that they ask for.
+
+    Raises:
+        ExportError: The bundle does not run, or the report cannot be written.
+    """
     report = verify(
         folder,
         checkpoint,
@@ -102,5 +110,9 @@ def compare(args: argparse.Namespace, folder: Path, checkpoint: Checkpoint, pair
         sentences=args.sentences,
     )
     if args.report is not None:
-        args.report.write_text(json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+        content = json.dumps(report.to_dict(), indent=2, ensure_ascii=False) + "\n"
+        try:
+            args.report.write_text(content, "utf-8")
+        except OSError as error:
+            raise ExportError(f"cannot write --report {args.report}: {error.strerror}; choose another file") from error
     return report

@@ -37,6 +37,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dragoman.export.verify.advice import next_steps
 from dragoman.export.verify.contents import Tokenization
 from dragoman.export.verify.logits import Logits
 from dragoman.export.verify.requirements import Requirement
@@ -179,7 +180,7 @@ class Report:
         return values
 
     def table(self) -> str:
-        """Return the numbers for people, the worst sentences last."""
+        """Return the numbers for people, then the worst sentences, then what failed and what to do about it."""
         return "\n".join(
             [
                 f"verification ({self.precision})",
@@ -187,6 +188,7 @@ class Report:
                 *self._search_lines(),
                 *self._example_lines(),
                 *(f"  FAILED: {problem}" for problem in self.problems),
+                *(f"  NEXT: {step}" for step in next_steps(self)),
             ]
         )
 
