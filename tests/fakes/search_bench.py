@@ -45,6 +45,12 @@ def request(
     return Request(tuple(source), chosen, Quiet(), Times(0.0), first_target=tuple(first_target))
 
 
+class Told(Quiet):
+    """A listener that wants tokens, and does nothing with them."""
+
+    wants_tokens = True
+
+
 @dataclass
 class RandomModel:
     """Logits and attention drawn from source and target: many hypotheses are close, and EOS comes now and then.
@@ -111,7 +117,7 @@ def step_outputs(
 
 
 class SearchBench:
-    """A search, and the tokens that each slot has read.
+    """A search, and the tokens that each slot has read. With `all_logits`, steps return these unasked.
 
     Attributes:
         search: The one under test.
@@ -132,7 +138,9 @@ class SearchBench:
         vocab_size: int = 40,
         candidates: int = 16,
         special: SpecialIds = SPECIAL_IDS,
+        all_logits: bool = False,
     ) -> None:
+        self._all_logits = Wanted.LOGITS if all_logits else Wanted.NOTHING
         self.model, self.special, self.candidates = model, special, min(candidates, vocab_size)
         self.search = Search(slots, longest, special, vocab_size, candidates=self.candidates)
         self.slots: list[tuple[Tokens, Tokens]] = []
@@ -144,7 +152,9 @@ class SearchBench:
         self.before_step: Callable[[StepOutputs], None] = _nothing
 
     def admit(self, *requests: Request) -> None:
-        """Let requests begin."""
+        """Let requests begin, and tell of their tokens."""
+        for each in requests:
+            each.listener = Told()
         self.search.admit(requests)
         for each in requests:
             self.slots += [(tuple(each.source), (self.special.start,))] * each.width
@@ -154,7 +164,7 @@ class SearchBench:
         """Run a step as the engine does."""
         wanted = self.search.wanted()
         self.wanted.append(wanted)
-        outputs = step_outputs(self.model, self.slots, wanted, self.special, self.candidates)
+        outputs = step_outputs(self.model, self.slots, wanted | self._all_logits, self.special, self.candidates)
         self.before_step(outputs)
         given = None if outputs.logits is None else outputs.logits.copy()
         decision = self.search.decide(outputs)

@@ -59,7 +59,9 @@ class ServerConfig:
         0, "memory of the slot pool; 0 means what max_rows of the longest texts take, at most a quarter of the memory"
     )
     encode_tokens: int = _option(
-        2048, "padded source tokens of an encode batch; lower it if long sources make running translations stutter"
+        2048,
+        "padded source tokens of an encode batch, a quarter of them while others are translated; lower it if long "
+        "sources make running translations stutter",
     )
     max_texts: int = _option(256, "texts in one call")
     max_queued_texts: int = _option(2048, "texts that may wait; beyond it calls get RESOURCE_EXHAUSTED")

@@ -32,8 +32,8 @@ class StepOutputs:
         candidate_scores: [n, K] float32, their log-probabilities. With CANDIDATES.
         log_normalizer: [n] float32, log of the sum of exp(logit) over the whole vocabulary, masked ids included.
             With CANDIDATES.
-        logits: [n, V] float32; those of masked ids are -inf. With LOGITS. The search may change them while it decides,
-            and puts them back.
+        logits: [n, V] float32; those of masked ids are -inf. With LOGITS, and on the CPU always. The search may change
+            them while it decides, and puts them back.
         alignment: [n, S] float32, attention to the source; 0 behind a row's source. With ALIGNMENT.
     """
 

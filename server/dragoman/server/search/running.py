@@ -11,17 +11,19 @@ class Running:
 
     Attributes:
         request: The text.
-        slots: How many it owns.
+        slots: Those that it owns, in any order.
         attention: If anything needs it.
+        tells: Whether its listener wants its tokens.
         ended: Hypotheses, the best first.
     """
 
-    __slots__ = ("attention", "ended", "request", "slots")
+    __slots__ = ("attention", "ended", "request", "slots", "tells")
 
-    def __init__(self, request: Request) -> None:
-        """Begin."""
+    def __init__(self, request: Request, first: int) -> None:
+        """Begin in the slots from `first` on."""
         self.request = request
-        self.slots = request.width
+        self.slots = list(range(first, first + request.width))
+        self.tells = request.listener.wants_tokens
         options = request.options
         self.attention = Attention(options, len(request.source)) if needs_attention(options) else None
         self.ended: list[Hypothesis] = []

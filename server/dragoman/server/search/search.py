@@ -44,11 +44,14 @@ class Search:
         """
         never = np.zeros(vocab_size + 1, np.bool_)
         never[[*special.never_generated, vocab_size]] = True
-        self._model = Model(special.eos, vocab_size, candidates, never)
+        ends = never.copy()
+        ends[special.eos] = True
+        self._model = Model(special.eos, vocab_size, candidates, never, ends)
         self._rows = Rows(slots, longest_target, special.start)
         self.live = 0
         self.requests: list[Request] = []
         self._owners: list[Running] = []
+        self._texts: dict[Request, Running] = {}
         self._banned = Registry(special.eos, vocab_size)
         self._serial = 0
         self._plan: Plan | None = None
@@ -65,7 +68,8 @@ class Search:
             banned = self._banned.add(request.options.suppressed)
             wanted = wants(request.options, banned=banned > 0, candidates=self._model.candidates)
             self._rows.admit(self.live, request, serial=self._serial, banned=banned, wants=wanted)
-            self._owners += [Running(request)] * request.width
+            self._texts[request] = text = Running(request, self.live)
+            self._owners += [text] * request.width
             self.live += request.width
             self.requests.append(request)
         self._plan = None
@@ -84,45 +88,55 @@ class Search:
         """
         plan, rows = self._current(), self._rows
         decision = Decision(np.full(self.live, self._model.eos, np.int64))
-        with np.errstate(all="ignore"):  # infinite and missing numbers are expected, and judged
-            self._watch(plan, outputs)
-            found = plan.logits.read(outputs) if plan.logits is not None else None
-            try:
-                choice = plan.singles.choose(outputs, found) if plan.singles is not None else None
-            finally:
-                if found is not None:
-                    found.restore()
-            self._note_alternatives(plan, outputs)
-            if plan.forced.size:
-                decision.tokens[plan.forced] = rows.history[plan.forced, rows.length[plan.forced]]
-            if plan.singles is not None and choice is not None:
-                plan.singles.commit(choice, outputs, found, decision)
-            for group in plan.groups:
-                group.advance(outputs, found, decision)
+        if plan.calculates:
+            with np.errstate(all="ignore"):  # infinite and missing numbers are expected, and judged
+                self._choose(plan, outputs, decision)
+        else:
+            self._choose(plan, outputs, decision)
         if plan.first:
             failed = {request for request, status in decision.ended if status is RequestStatus.FAILED}
             decision.first = [text.request for text, _ in plan.first if text.request not in failed]
+            plan.first = []
         rows.length[: self.live] += 1
         plan.steps -= 1
         if not plan.steps:
             self._plan = None
         return decision
 
+    def _choose(self, plan: Plan, outputs: StepOutputs, decision: Decision) -> None:
+        rows = self._rows
+        self._watch(plan, outputs)
+        found = plan.logits.read(outputs) if plan.logits is not None else None
+        try:
+            choice = plan.singles.choose(outputs, found) if plan.singles is not None else None
+        finally:
+            if found is not None:
+                found.restore()
+        self._note_alternatives(plan, outputs)
+        if plan.forced.size:
+            decision.tokens[plan.forced] = rows.history[plan.forced, rows.length[plan.forced]]
+        if plan.singles is not None and choice is not None:
+            plan.singles.commit(choice, outputs, found, decision)
+        for group in plan.groups:
+            group.advance(outputs, found, decision)
+
     def slots_of(self, request: Request) -> list[int]:
         """Return the slots that a text owns, ascending."""
-        return [slot for slot, text in enumerate(self._owners) if text.request is request]
+        return sorted(self._texts[request].slots)
 
     def release(self, slot: int) -> int:
         """Free a slot; the last live row moves into it. Returns the slot it comes from."""
         last = self.live - 1
         text = self._owners[slot]
-        text.slots -= 1
+        text.slots.remove(slot)
         if not text.slots:
             self.requests.remove(text.request)
+            del self._texts[text.request]
             self._banned.drop(text.request.options.suppressed)
         if slot != last:
             self._rows.move(last, slot)
-            self._owners[slot] = self._owners[last]
+            self._owners[slot] = moved = self._owners[last]
+            moved.slots[moved.slots.index(last)] = slot
         self._owners.pop()
         self.live = last
         self._plan = None
@@ -130,10 +144,9 @@ class Search:
 
     def conclude(self, request: Request) -> None:
         """Hand a running text what it has so far, the best first, as it is when its listener has seen enough."""
-        slots = self.slots_of(request)
-        text = self._owners[slots[0]]
+        text = self._texts[request]
         if not text.ended:
-            best_slot = min(slots, key=self._rows.rank.__getitem__)
+            best_slot = min(text.slots, key=self._rows.rank.__getitem__)
             end = int(self._rows.length[best_slot])
             text.ended = [hypothesis_of(self._rows, text, best_slot, end)]
         text.conclude()
@@ -144,6 +157,7 @@ class Search:
             self._banned.drop(request.options.suppressed)
         self.requests.clear()
         self._owners.clear()
+        self._texts.clear()
         self.live = 0
         self._plan = None
 

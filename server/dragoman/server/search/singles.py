@@ -15,7 +15,7 @@ from dragoman.server.search.logits import Found, LogitRows
 from dragoman.server.search.rows import Rows
 from dragoman.server.search.running import Running
 from dragoman.server.search.sampling import LEAST_TEMPERATURE, LISTED, draw, draw_from_all, uniforms
-from dragoman.server.step import Int64s, StepOutputs
+from dragoman.server.step import Floats, Int64s, StepOutputs
 
 Bools = NDArray[np.bool_]
 _NONE = np.zeros(0, np.int64)
@@ -67,7 +67,7 @@ class Singles:
 
     def __init__(
         self, rows: Rows, slots: Int64s, running: Sequence[Running], logits: LogitRows | None, wide: Bools,
-        *, never: Bools, eos: int,
+        *, never: Bools, ends: Bools, eos: int,
     ) -> None:  # fmt: skip
         """Prepare.
 
@@ -78,18 +78,22 @@ class Singles:
             logits: The rows that need logits.
             wide: [n], which ones do.
             never: [V + 1], ids that must not be chosen; the last stands for all that are no ids.
+            ends: The same, and EOS.
             eos: Id of it.
         """
         self._rows, self._slots, self._running = rows, slots, running
-        self._requests = [text.request for text in running]
-        self._never, self._eos = never, eos
+        self._told = [row for row, text in enumerate(running) if text.tells]
+        self._never, self._ends, self._eos = never, ends, eos
+        self._no_id = np.array(len(never) - 1, np.uint64)
         self._last = rows.last[slots]
         self._place = logits.place[slots] if logits is not None else slots
         self._candidate_draws: Draws | None = None
         self._listed_draws: Draws | None = None
         self._full_draws: Draws | None = None
         self._wide = self._given = self._scored_by_candidates = self._scored_by_logits = _NONE
-        if wide.any() or rows.wants[slots].any():
+        greedy = not (np.count_nonzero(wide) or np.count_nonzero(rows.wants[slots]))
+        self._steps_left = int((self._last - rows.length[slots]).min()) if greedy else 0
+        if not greedy:
             self._distinguish(wide)
 
     def _distinguish(self, wide: Bools) -> None:
@@ -111,7 +115,7 @@ class Singles:
 
     def choose(self, outputs: StepOutputs, found: Found | None) -> Choice:
         """Choose a token for each row, while logits are adjusted."""
-        choice = Choice(outputs.next_ids[self._slots])
+        choice = Choice(outputs.next_ids.take(self._slots))
         if self._wide.size and found is not None:
             self._choose_by_logits(found, choice)
         if self._candidate_draws is not None:
@@ -156,35 +160,54 @@ class Singles:
     def commit(self, choice: Choice, outputs: StepOutputs, found: Found | None, decision: Decision) -> None:
         """Write down what was chosen and end rows; the logits are again what the graph gave."""
         rows, slots, tokens = self._rows, self._slots, choice.tokens
-        length = rows.length[slots]
-        faulty = self._faults(choice, outputs, found, length)
+        length = rows.length.take(slots)
+        rows.history[slots, length] = tokens
+        decision.tokens[slots] = tokens
+        ids = np.minimum(tokens.view(np.uint64), self._no_id).view(np.int64)
+        if self._nobody_ends(ids, outputs):
+            decision.new_tokens += len(tokens)
+            self._tell(self._told, tokens, decision)
+            return
+        faulty = self._faults(choice, ids, outputs, found, length)
         is_last = length >= self._last
         is_eos = tokens == self._eos
         if self._given.size:  # only at its end: what is inside does not end it
             is_eos[self._given] &= is_last[self._given]
-        rows.history[slots, length] = tokens
-        decision.tokens[slots] = tokens
-        ends = is_eos | is_last | faulty
+        ends, nothing = is_eos | is_last | faulty, faulty
         if choice.stuck is not None:
             ends |= choice.stuck
-        if not ends.any():
-            decision.emitted += zip(self._requests, tokens.tolist(), strict=True)
-            return
-        nothing = faulty if choice.stuck is None else faulty | choice.stuck
-        is_text = (~(is_eos | nothing)).tolist()
-        emitted = zip(self._requests, tokens.tolist(), is_text, strict=True)
-        decision.emitted += [(request, token) for request, token, shown in emitted if shown]
+            nothing = faulty | choice.stuck
+        is_text = ~(is_eos | nothing)
+        decision.new_tokens += int(np.count_nonzero(is_text))
+        self._tell([row for row in self._told if is_text[row]], tokens, decision)
         for row in ends.nonzero()[0].tolist():
             self._end(row, decision, faulty=bool(faulty[row]), chose=not nothing[row], eos=bool(is_eos[row]))
 
-    def _faults(self, choice: Choice, outputs: StepOutputs, found: Found | None, length: Int64s) -> Bools:
-        """Keep log-probabilities that are wanted; return whose choice is none."""
-        ids = np.minimum(choice.tokens.view(np.uint64), len(self._never) - 1).view(np.int64)
+    def _nobody_ends(self, ids: Int64s, outputs: StepOutputs) -> bool:
+        """Whether all rows are greedy and go on, as in most steps; False where that takes a closer look."""
+        self._steps_left -= 1
+        if self._steps_left < 0 or np.count_nonzero(self._ends.take(ids)):
+            return False
+        return outputs.logits is None or np.count_nonzero(self._are_numbers(outputs.logits, ids)) == len(ids)
+
+    def _are_numbers(self, logits: Floats, ids: Int64s) -> Bools:
+        """Return [n], whether the logits of these tokens are finite."""
+        finite: Bools = np.isfinite(logits.take(self._slots * logits.shape[1] + ids))
+        return finite
+
+    def _tell(self, rows: Sequence[int], tokens: Int64s, decision: Decision) -> None:
+        decision.emitted += [(self._running[row].request, int(tokens[row])) for row in rows]
+
+    def _faults(self, choice: Choice, ids: Int64s, outputs: StepOutputs, found: Found | None, length: Int64s) -> Bools:
+        """Keep log-probabilities that are wanted; return whose choice is none. `ids` are the tokens, V for no id."""
         faulty: Bools = self._never[ids]
+        if outputs.logits is not None:
+            # Where all are NaN, the graph's argmax may be any id, EOS too.
+            faulty |= ~self._are_numbers(outputs.logits, np.minimum(ids, outputs.logits.shape[1] - 1))
         if choice.stuck is not None:
             faulty &= ~choice.stuck
             for row in choice.stuck.nonzero()[0].tolist():  # by the graph, if not by the options
-                faulty[row] = not self._requests[row].options.adjusts_scores
+                faulty[row] = not self._running[row].request.options.adjusts_scores
         faulty[self._given] = False
         if choice.faulty is not None:
             faulty |= choice.faulty

@@ -98,19 +98,59 @@ def test_a_masked_id_and_what_is_no_id_are_faults(token: int) -> None:
 
 
 def test_what_nobody_chooses_may_be_anything() -> None:
-    """A masked id at the end of the candidates, where there are few others, and logits of rows that need none."""
+    """Logits of rows that need none but that of the id they take."""
     bench = SearchBench(MODEL)
     greedy, other = request(), request(repetition_penalty=1.3)
 
     def change(outputs: StepOutputs) -> None:
         assert outputs.logits is not None
+        chosen = outputs.logits[0, outputs.next_ids[0]]
         outputs.logits[0] = np.nan
+        outputs.logits[0, outputs.next_ids[0]] = chosen
 
     bench.before_step = change
     bench.admit(greedy, other)
     bench.step()
 
     assert bench.ended == {}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("token", [SPECIAL_IDS.eos, 20])
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("kind", ["greedy", "scored"])
+def test_an_allowed_id_whose_logit_is_no_number_is_a_fault(kind: str, step: int, token: int, value: float) -> None:
+    """The argmax of NaN may be any id, EOS too: an empty text would look like a translation."""
+    victim = request((10, 12, 3), **KINDS[kind])
+    others = [request((11, 3)), request((13, 3)), request((14, 3), with_token_scores=True)]
+    bench = SearchBench(RandomModel(eos=-2.0), all_logits=True)
+    steps = itertools.count()
+
+    def change(outputs: StepOutputs) -> None:
+        if next(steps) == step:
+            [slot] = bench.search.slots_of(victim)
+            assert outputs.logits is not None
+            outputs.next_ids[slot] = token
+            outputs.logits[slot] = value
+
+    bench.before_step = change
+    bench.run(others[0], victim, *others[1:])
+
+    assert bench.ended[victim] is RequestStatus.FAILED
+    assert victim.hypotheses == []
+    for other in others:
+        assert other.hypotheses == solo(RandomModel(eos=-2.0), other)[0].hypotheses
+        assert bench.ended[other] is not RequestStatus.FAILED
+
+
+def test_logits_that_nobody_asked_for_change_nothing() -> None:
+    """On the CPU they are always there; every kind of search finds what it finds without them."""
+    requests = [request((11, 3), **options) for options in KINDS.values()]
+    bench = SearchBench(MODEL, slots=64, all_logits=True)
+    bench.run(*requests)
+
+    for each in requests:
+        assert each.hypotheses == solo(MODEL, each)[0].hypotheses
 
 
 def test_few_tokens_to_choose_from() -> None:
