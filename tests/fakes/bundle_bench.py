@@ -36,8 +36,9 @@ class BundleBench:
         self.runtime = OnnxRuntime(
             folder, manifest, device="cpu", threads=1, encode_tokens=encode_tokens, memory=memory
         )
-        size = plan_pool(rows, manifest.shape, manifest.limits, cache_bytes=PLENTY)
-        self.pool = CachePool(size, manifest.shape, self.runtime.cache_dtype, memory)
+        types = self.runtime.slot_types
+        size = plan_pool(rows, manifest.shape, manifest.limits, types, cache_bytes=PLENTY)
+        self.pool = CachePool(size, manifest.shape, types, memory)
         self._longest = manifest.limits.max_target_tokens
         self.engine = make_engine(
             self.runtime,

@@ -13,8 +13,9 @@ from dragoman.server.options import SearchOptions
 from dragoman.server.request import Request, RequestStatus, Times
 from dragoman.server.scheduler import Scheduler
 from dragoman.server.search import Search
+from dragoman.server.slot_types import SlotTypes
 from tests.fakes.clock import FakeClock
-from tests.fakes.pools import LIMITS, PLENTY, SHAPE, make_pool
+from tests.fakes.pools import FLOATS, LIMITS, PLENTY, SHAPE, make_pool
 from tests.fakes.runtime import FIRST_WORD, FakeRuntime, Scorer, Source, certain, echo
 
 _MORE_THAN_ENOUGH = 10_000
@@ -88,11 +89,12 @@ class EngineBench:
         translate: Callable[[Source], Sequence[int]] = echo,
         score: Scorer | None = None,
         cache_bytes: int = PLENTY,
+        types: SlotTypes = FLOATS,
         deliver: Callable[[Sequence[Event]], None] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = FakeClock()
-        self.pool = make_pool(rows, shape, cache_bytes=cache_bytes)
+        self.pool = make_pool(rows, shape, types=types, cache_bytes=cache_bytes)
         self.runtime = FakeRuntime(score or certain(translate, shape.vocab_size)).bind(self.pool)
         self.search = Search(
             rows, LIMITS.max_target_tokens, SPECIAL_IDS, shape.vocab_size, candidates=self.runtime.candidates

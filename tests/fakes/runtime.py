@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.device_memory import Array
+from dragoman.server.encoded import Encoded
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.layer_states import Cells
 from dragoman.server.step import StepOutputs, Wanted
@@ -91,15 +92,17 @@ class FakeRuntime:
         self.before_encode: Callable[[Sequence[Source]], None] = _nothing
         self.before_step: Callable[[Sequence[Source]], None] = _nothing
         self._shape = (0, 0, 0)
+        self._last_size: tuple[int, ...] = ()
         self._read_by_cell: dict[bytes, Source] = {}
 
     def bind(self, pool: CachePool) -> FakeRuntime:
         """Take sizes from the pool that the engine uses."""
         views = pool.cross_attention.views()
         self._shape = (len(views), views[0].shape[1], views[0].shape[3])
+        self._last_size = pool.cross_last.tensor.shape[1:] if pool.cross_last is not None else ()
         return self
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Array]:
+    def encode(self, sources: Sequence[Sequence[int]]) -> Encoded:
         """Return caches that hold the sources; padding holds a value that no step may read."""
         batch = [tuple(source) for source in sources]
         self.before_encode(batch)
@@ -108,11 +111,14 @@ class FakeRuntime:
         values = np.full((len(batch), max(map(len, batch))), -1.0, np.float32)
         for row, source in enumerate(batch):
             values[row, : len(source)] = source
-        return [_spread(values, heads, dim) + index for index in range(buffers)]
+        cross = [_spread(values, heads, dim) + index for index in range(buffers)]
+        return Encoded(cross, _checksums(batch, self._last_size) if self._last_size else None)
 
     def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
         """Score each live row's next token, from nothing but what its own slot holds."""
         sources = [_read(pool.cross_attention.views(), slot, pool.source_lengths[slot]) for slot in range(pool.live)]
+        if pool.cross_last is not None:
+            np.testing.assert_array_equal(pool.cross_last.tensor[: pool.live], _checksums(sources, self._last_size))
         self.stepped.append(sources)
         self.wanted.append(wanted)
         self.state_sizes.append(pool.states.size)
@@ -173,6 +179,12 @@ def _diagonal(pool: CachePool) -> NDArray[Any]:
 def _digest(cell: Array, token: int, index: int) -> Array:
     """Return a number of all tokens so far; exact in float32, and 0 has to come before the first one."""
     return (cell * (17 + index) + token + 1) % 65521
+
+
+def _checksums(sources: Sequence[Source], size: tuple[int, ...]) -> Array:
+    """Return [B, ...] with a number of each source in place of its last position, exact in float32."""
+    numbers = np.array([hash(source) % 65521 for source in sources], np.float32)
+    return np.broadcast_to(numbers.reshape(-1, *[1] * len(size)), (len(sources), *size))
 
 
 def _spread(values: Array, heads: int, dim: int) -> Array:

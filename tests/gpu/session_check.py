@@ -49,15 +49,15 @@ def check(folder: Path) -> int:
         opened = runtime.OnnxRuntime(
             folder, manifest, device="cuda", threads=1, encode_tokens=512, gpu_mem_limit=1 << 30, memory=Memory()
         )
-        size = plan_pool(4, manifest.shape, manifest.limits, cache_bytes=1 << 30)
-        pool = CachePool(size, manifest.shape, opened.cache_dtype, opened.memory)
+        size = plan_pool(4, manifest.shape, manifest.limits, opened.slot_types, cache_bytes=1 << 30)
+        pool = CachePool(size, manifest.shape, opened.slot_types, opened.memory)
         pool.admit(opened.encode([[5, 6, manifest.special.eos]] * 2), [3, 3], [1, 1], manifest.special.start)
         pool.reserve()
         opened.step(pool)
     except (StartupError, RuntimeError) as error:
         print(f"{folder}: {error}")
         return 1
-    states = opened.cache_dtype.__name__
+    states = opened.slot_types.states.name
     print(f"{folder}: {manifest.precision}, states of {states}, a step of {pool.live} rows ran on {opened.device}")
     return 0
 

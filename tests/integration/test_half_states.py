@@ -15,6 +15,7 @@ import torch
 from dragoman.export.bundle import Manifest, load_manifest
 from dragoman.export.decode import BundleSession
 from dragoman.export.write import write_bundle
+from dragoman.server.slot_types import SlotTypes
 from tests.fakes.bundle_bench import BundleBench
 from tests.fakes.bundles import converted, make_checkpoint, random_sources
 from tests.fakes.device import FakeMemory
@@ -62,7 +63,7 @@ def test_texts_are_those_of_the_graphs_alone(
     bench = BundleBench(fp16, manifest, rows=4, memory=FakeMemory() if where == "device" else None)
 
     assert bench.translate(sources) == alone
-    assert bench.runtime.cache_dtype == np.float16
+    assert bench.runtime.slot_types == SlotTypes(np.dtype(np.float16), np.dtype(np.float16))
     for view in (*bench.pool.states.views(), *bench.pool.cross_attention.views()):
         assert view.dtype == np.float16
 

@@ -1,6 +1,7 @@
 """The engine on ONNX Runtime with the committed bundle: same tokens whatever shares the batch."""
 
 import random
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.generated import examples
 from dragoman.model.tokenizers import Tokenizer
-from dragoman.server import kv_cache, runtime
+from dragoman.model.vocab import SpecialIds
+from dragoman.server import buffers, runtime
 from dragoman.server.device_memory import Array
 from dragoman.server.request import Request, RequestStatus
 from tests.fakes.bundle_bench import BundleBench
@@ -110,7 +112,7 @@ def test_the_size_of_the_cache_views_does_not_matter(
     manifest: Manifest, sources: list[list[int]], alone: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views at the bundle's limit from the first token on give the tokens of tight views."""
-    monkeypatch.setattr(kv_cache, "view_size", lambda _needed, longest: longest)
+    monkeypatch.setattr(buffers, "view_size", lambda _needed, longest: longest)
     bench = BundleBench(BUNDLE, manifest, rows=8)
 
     assert bench.translate(sources) == alone
@@ -130,9 +132,9 @@ def test_padding_does_not_change_a_row(manifest: Manifest, sources: list[list[in
     """A row's encoder output is the same next to a longer row."""
     bench = BundleBench(BUNDLE, manifest, rows=1)
     short, long = min(sources, key=len), max(sources, key=len)
-    own = [values.copy() for values in bench.runtime.encode([short])]
+    own = [values.copy() for values in bench.runtime.encode([short]).cross]
 
-    beside = bench.runtime.encode([long, short])
+    beside = bench.runtime.encode([long, short]).cross
 
     for alone_values, values in zip(own, beside, strict=True):
         np.testing.assert_allclose(values[1, :, : len(short)], alone_values[0], atol=1e-5)
@@ -192,3 +194,28 @@ def test_a_copied_cache_would_be_noticed(manifest: Manifest, capfd: pytest.Captu
 
     assert elsewhere
     assert COPIED in capfd.readouterr().err
+
+
+def test_an_empty_text_is_not_made_of_logits_that_are_no_numbers(
+    manifest: Manifest, sources: list[list[int]], alone: list[list[int]]
+) -> None:
+    """Their argmax is id 0, which is EOS in Marian's models; neighbours go on, and it is counted.
+
+    In the bundle EOS is another id; one that sources do not have behaves like that of a model with EOS 0.
+    """
+    marian = replace(manifest, special=SpecialIds(pad=1, unk=1, start=manifest.special.start, eos=0))
+    bench = BundleBench(BUNDLE, marian, rows=3)
+    bad, *good = bench.start(sources[1:4], max_new_tokens=8)
+    for _ in range(3):
+        bench.engine.iterate()
+    [slot] = bench.engine._search.slots_of(bad)
+    for view in bench.pool.cross_attention.views():
+        view[slot, :, 0] = np.nan
+    targets = bench.finish([bad, *good])
+
+    assert (bad.status, targets[0]) == (RequestStatus.FAILED, [])
+    assert bad.correlation_id
+    for target, expected in zip(targets[1:], alone[2:4], strict=True):
+        assert target[: len(expected)] == expected[:8]
+    assert all(request.status is not RequestStatus.FAILED for request in good)
+    assert bench.engine._metrics.registry.get_sample_value("dragoman_not_finite_total", {"model": manifest.name}) == 1

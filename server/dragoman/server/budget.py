@@ -8,13 +8,17 @@ of *positions*; how many rows share them depends on the longest row, because all
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from dragoman.export.bundle import SELF_ATTENTION, Limits, Shape
 from dragoman.server.errors import StartupError
+from dragoman.server.slot_types import SlotTypes, last_size
 
 _FIRST_SIZE = 16
 _STEPS_PER_OCTAVE = 4
+_FLOAT32 = 4  # bytes
+_FLOATS = SlotTypes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,38 +61,51 @@ def view_size(needed: int, longest: int) -> int:
     return min(size, longest)
 
 
-def plan_pool(max_rows: int, shape: Shape, limits: Limits, *, itemsize: int = 4, cache_bytes: int) -> PoolSize:
+def plan_pool(max_rows: int, shape: Shape, limits: Limits, types: SlotTypes = _FLOATS, *, cache_bytes: int) -> PoolSize:
     """Return the largest pool of at most `max_rows` slots within `cache_bytes`.
 
     Args:
         max_rows: Slots, at most.
         shape: Of the bundle.
         limits: Of the bundle.
-        itemsize: Bytes of a number in keys and values.
+        types: Of the numbers in a slot.
         cache_bytes: Budget.
 
     Raises:
         StartupError: Not even the longest text fits; says how much it needs.
     """
-    position = 2 * shape.num_decoder_layers * shape.num_heads * shape.head_dim * itemsize
-    has_cache = shape.decoder_layer == SELF_ATTENTION
+    position = 2 * shape.num_decoder_layers * shape.num_heads * shape.head_dim
+    source_position = position * types.cross.itemsize
+    target_position = position * types.states.itemsize if shape.decoder_layer == SELF_ATTENTION else 0
+    row = row_bytes(shape, types)
     longest_source, longest_target = limits.max_source_tokens, limits.max_target_tokens
-    longest = longest_source + (longest_target if has_cache else 0)
-    # Cells are written to a second set.
-    cells = 0 if has_cache else 2 * shape.num_decoder_layers * shape.cell_width * itemsize
-    least = longest * position + cells
-    if cache_bytes < least:
+    longest = longest_source * source_position + longest_target * target_position
+    if cache_bytes < longest + row:
         raise StartupError(
-            f"the slot pool needs {least} bytes for one text of {longest_source} source tokens, and cache_bytes is "
-            f"{cache_bytes}; give it {least} or more, and several times that for throughput"
+            f"the slot pool needs {longest + row} bytes for one text of {longest_source} source tokens, and "
+            f"cache_bytes is {cache_bytes}; give it {longest + row} or more, and several times that for throughput"
         )
     rows = max_rows
-    if not has_cache:
-        rows = min(max_rows, 1 + (cache_bytes - least) // (cells + min(_FIRST_SIZE, longest_source) * position))
-    share = min(1.0, (cache_bytes - rows * cells) / (rows * longest * position))
+    if row:  # what a row takes however short it is leaves less for positions
+        shortest = min(_FIRST_SIZE, longest_source) * source_position
+        shortest += min(_FIRST_SIZE, longest_target) * target_position
+        rows = min(max_rows, 1 + (cache_bytes - longest - row) // (row + shortest))
+    left = cache_bytes - rows * row
+    share = min(1.0, left / (rows * longest))
     source = max(longest_source, int(rows * longest_source * share))
-    target = max(longest_target, int(rows * longest_target * share)) if has_cache else 0
-    if (source + target) * position + rows * cells > cache_bytes:  # a side was raised to its longest text
-        source, target = longest_source, (cache_bytes - rows * cells) // position - longest_source if has_cache else 0
-    nbytes = (source + target) * position + rows * cells
+    target = max(longest_target, int(rows * longest_target * share)) if target_position else 0
+    if source * source_position + target * target_position > left:  # a side was raised to its longest text
+        source = longest_source
+        target = (left - source * source_position) // target_position if target_position else 0
+    nbytes = source * source_position + target * target_position + rows * row
     return PoolSize(rows, source, target, nbytes, longest_source, longest_target)
+
+
+def row_bytes(shape: Shape, types: SlotTypes) -> int:
+    """Return what a slot takes besides its positions."""
+    nbytes = 0
+    if shape.decoder_layer != SELF_ATTENTION:  # cells are written to a second set
+        nbytes += 2 * shape.num_decoder_layers * shape.cell_width * types.states.itemsize
+    if types.cross_last:
+        nbytes += math.prod(last_size(shape)) * _FLOAT32
+    return nbytes

@@ -1,13 +1,13 @@
-"""Layer states, keys and values in a device's memory: `kv_cache` and `layer_states` with copies there for NumPy here.
+"""Layer states, keys and values in a device's memory: `buffers` and `layer_states` with copies there for NumPy here.
 
 All layers of one kind lie in one piece of memory at equal distances, so that a row moves with one copy through all of
 them. Views are as tight as on the CPU: kernels without flash attention pay for the whole view there too, those with it
-divide their work by its length, and the pool's budget counts positions. So a slot is copied as a whole.
+divide their work by its length, and the pool's budget counts positions. A slot is copied as a whole, also where rows
+have their first positions in common: such a part of all layers would be a copy for each layer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,36 +16,10 @@ import numpy as np
 from dragoman.export.bundle import Shape
 from dragoman.server.budget import view_size
 from dragoman.server.device_memory import DeviceArray, Memory
-from dragoman.server.layer_states import Int64s
+from dragoman.server.row_copies import SPARE, RowCopy
+from dragoman.server.slot_types import last_size
 
 _ALIGNMENT = 256  # as cudaMalloc aligns: kernels read 16 bytes at once
-SPARE = -1  # the place beside the slots
-
-
-def in_sequence(rows: Sequence[int], parents: Sequence[int]) -> list[tuple[int, int]]:
-    """Return copies (target, source) which, done one after the other, give each row what its parent had before.
-
-    A row that others still have to read is overwritten later; where rows wait for each other in a circle, one of them
-    goes to `SPARE` first.
-    """
-    source_of = dict(zip(rows, parents, strict=True))
-    readers = Counter(source_of.values())
-    ready = [row for row in source_of if not readers[row]]
-    copies = []
-    while source_of:
-        if not ready:
-            row, source = next(iter(source_of.items()))
-            copies.append((SPARE, source))
-            source_of[row] = SPARE
-            readers[source] -= 1  # nobody else reads it, or it would not be in a circle
-            ready.append(source)
-        row = ready.pop()
-        source = source_of.pop(row)
-        copies.append((row, source))
-        readers[source] -= 1
-        if source in source_of and not readers[source]:
-            ready.append(source)
-    return copies
 
 
 class Stack:
@@ -78,10 +52,10 @@ class Stack:
         """Copy the first slots of another stack of the same kind."""
         self._copy(self._start, other.buffer(0), number * self.slot, self._pitch, self._pitch)
 
-    def reorder(self, rows: Int64s, parents: Int64s, spare: int) -> None:
-        """Give each of `rows` what its parent has now; `spare` is the address of room for one slot of all buffers."""
+    def copy_rows(self, copies: Sequence[RowCopy], spare: int) -> None:
+        """Copy slots, one after the other; `spare` is the address of room for one slot of all buffers."""
         start, slot, pitch = self._start, self.slot, self._pitch
-        for target, source in in_sequence(rows.tolist(), parents.tolist()):
+        for target, source, _, _ in copies:
             if target == SPARE:
                 self._copy(spare, start + source * slot, slot, slot, pitch)
             elif source == SPARE:
@@ -147,8 +121,10 @@ class DeviceBuffers:
             raise AssertionError(f"{live} rows of {size} positions in a buffer for {self._positions}")
         line = self._dim * self._dtype.itemsize
         old, new, kept = self.size * line, size * line, min(size, self.size) * line
-        for index in range(self._count if live else 0):
-            buffer, lines = self._stack.buffer(index), live * self._heads
+        # Rows that are new and had no room in the old view have nothing in it.
+        lines = min(live, self._positions // self.size) * self._heads
+        for index in range(self._count if lines else 0):
+            buffer = self._stack.buffer(index)
             self._memory.copy(self._spare, buffer, kept, lines, kept, old)
             self._memory.copy(buffer, self._spare, kept, lines, new, kept)
         self.size = size
@@ -170,15 +146,9 @@ class DeviceBuffers:
             for slot in range(first + 1, first + number):
                 self._stack.copy_slots(slot, first)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy a row from one slot to another."""
-        del length
-        self._stack.copy_slots(target, source)
-
-    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
-        """Give each of `rows` what its parent has now."""
-        del length
-        self._stack.reorder(rows, parents, self._spare)
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows from slot to slot, one after the other."""
+        self._stack.copy_rows(copies, self._spare)
 
     def erase(self, slot: int) -> None:
         """Zero a slot: what is not a number would outlive its row there."""
@@ -201,6 +171,46 @@ class DeviceSelfAttentionCache(DeviceBuffers):
 
     def commit(self, live: int) -> None:
         """Do nothing: the next step reads where the last one wrote."""
+
+
+class DeviceLastPositions:
+    """Keys and values of each row's last source position.
+
+    Attributes:
+        tensor: [rows, 2L, H * D] float32.
+        nbytes: Bytes allocated.
+    """
+
+    def __init__(self, memory: Memory, rows: int, shape: Shape) -> None:
+        """Allocate."""
+        count, width = last_size(shape)
+        kind = np.dtype(np.float32)
+        slot = count * width * kind.itemsize
+        self._stack = Stack(memory, 1, rows * slot, slot)
+        self.tensor = DeviceArray(memory, self._stack.buffer(0), (rows, count, width), kind)
+        self.nbytes = self._stack.nbytes
+
+    def write(self, start: int, widths: Sequence[int], values: DeviceArray) -> None:
+        """Copy [B, 2L, H * D] of texts to the slots from `start` on, each to as many as its width says."""
+        memory, row = self.tensor.memory, self._stack.slot
+        target = self._stack.buffer(0) + start * row
+        for text, width in enumerate(widths):
+            for _ in range(width):
+                memory.copy(target, values.pointer + text * row, row, 1, row, row)
+                target += row
+
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows to slots that none of them comes from."""
+        for target, source, _, _ in copies:
+            self._stack.copy_slots(target, source)
+
+    def erase(self, slot: int) -> None:
+        """Zero a slot."""
+        self._stack.zero_slots(slot)
+
+    def clear(self) -> None:
+        """Forget all content."""
+        self._stack.clear()
 
 
 class DeviceCells:
@@ -246,15 +256,9 @@ class DeviceCells:
         """Copy the written cells to where the next step reads."""
         self._cells.copy_from(self._updated, live)
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy a row's cells from one slot to another."""
-        del length
-        self._cells.copy_slots(target, source)
-
-    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
-        """Give each of `rows` the cells that its parent has now."""
-        del length
-        self._cells.reorder(rows, parents, self._spare)
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows from slot to slot, one after the other."""
+        self._cells.copy_rows(copies, self._spare)
 
     def erase(self, slot: int) -> None:
         """Zero a slot's cells."""

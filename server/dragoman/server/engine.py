@@ -195,11 +195,12 @@ class Engine:
         return True
 
     def _drop(self, requests: Sequence[tuple[Request, RequestStatus]]) -> None:
+        running = [(request, status) for request, status in requests if request.status is RequestStatus.RUNNING]
+        for request, status in running:
+            if status is RequestStatus.STOPPED:
+                self._search.conclude(request)
+        self._leave([request for request, _ in running])
         for request, status in requests:
-            if request.status is RequestStatus.RUNNING:
-                if status is RequestStatus.STOPPED:
-                    self._search.conclude(request)
-                self._leave(request)
             self._end(request, status)
         if requests:
             self._pool.tighten()
@@ -209,10 +210,10 @@ class Engine:
         for request in requests:
             request.times.encode_start = start
             self._metrics.queue_duration.observe(start - request.times.submitted)
-        cross = self._runtime.encode([request.source for request in requests])
+        encoded = self._runtime.encode([request.source for request in requests])
         lengths = [len(request.source) for request in requests]
         self._pool_in_doubt = True
-        self._pool.admit(cross, lengths, [request.width for request in requests], self._special.start)
+        self._pool.admit(encoded, lengths, [request.width for request in requests], self._special.start)
         self._search.admit(requests)
         end = self._clock()
         for request, length in zip(requests, lengths, strict=True):
@@ -244,18 +245,18 @@ class Engine:
             request.times.first_token = now
             self._metrics.time_to_first_token.observe(now - request.times.submitted)
         for request, token in decision.emitted:
-            if request.listener.wants_tokens:
-                self._events.append(lambda request=request, token=token: request.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
-        self._metrics.target_tokens_total.inc(len(decision.emitted))
+            self._events.append(lambda request=request, token=token: request.listener.token(token))  # type: ignore[misc]  # mypy cannot infer lambda defaults
+        self._metrics.target_tokens_total.inc(decision.new_tokens)
         for request, status in decision.ended:
             if status is RequestStatus.FAILED:
                 for slot in self._search.slots_of(request):
                     self._pool.erase(slot)
-                self._leave(request)
+        self._leave([request for request, _ in decision.ended])
+        for request, status in decision.ended:
+            if status is RequestStatus.FAILED:
                 self._metrics.not_finite.inc()
                 self._fail([request], "the graph returned what is no number, or chose a token that it masks")
                 continue
-            self._leave(request)
             self._metrics.target_tokens.observe(len(request.output))
             if request.width > 1:  # of beams, only the best one is a text
                 self._metrics.target_tokens_total.inc(len(request.output))
@@ -264,10 +265,11 @@ class Engine:
         if decision.ended:
             self._pool.tighten()
 
-    def _leave(self, request: Request) -> None:
-        """Take a request out of its slots; the last rows move into the gaps."""
-        for slot in sorted(self._search.slots_of(request), reverse=True):
-            if self._pool.release(slot) != self._search.release(slot):
+    def _leave(self, requests: Sequence[Request]) -> None:
+        """Take requests out of their slots; the last rows move into the gaps."""
+        slots = sorted((slot for request in requests for slot in self._search.slots_of(request)), reverse=True)
+        for slot, last in zip(slots, self._pool.release_all(slots), strict=True):
+            if self._search.release(slot) != last:
                 raise AssertionError(f"pool and search disagree about the row that moves into slot {slot}")
 
     def _end(self, request: Request, status: RequestStatus) -> None:

@@ -1,7 +1,7 @@
 """What the decoder layers know of the tokens that each row has read: one interface, two kinds.
 
 `CachePool` and the runtime work on any `LayerStates`. Self-attention has caches, which grow with the
-text and are written in place (`kv_cache.SelfAttentionCache`); a recurrent layer has `Cells` of
+text and are written in place (`buffers.SelfAttentionCache`); a recurrent layer has `Cells` of
 constant size. On a GPU, `device_states` has both. Which tensors these are, and in which order, is the contract of
 `export.bundle`.
 """
@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.server.device_memory import Array, Tensor
-
-Int64s = NDArray[np.int64]
+from dragoman.server.row_copies import SPARE, RowCopy
 
 
 class LayerStates(Protocol):
@@ -45,11 +43,8 @@ class LayerStates(Protocol):
     def commit(self, live: int) -> None:
         """Let what a step wrote for the `live` first rows be what the next one reads."""
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the state of a row that has read `length` tokens from one slot to another."""
-
-    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
-        """Give each of `rows` the state that its parent has now, which has read at most `length` tokens."""
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows from slot to slot, one after the other, as `row_copies.in_sequence` orders them."""
 
     def erase(self, slot: int) -> None:
         """Zero a slot: what is not a number would outlive its row there."""
@@ -84,8 +79,34 @@ class KeysAndValues(Protocol):
             values: One for each buffer, [B, H, S, D] with S positions that the views have room for.
         """
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy a row of `length` positions from one slot to another."""
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows from slot to slot, one after the other."""
+
+    def erase(self, slot: int) -> None:
+        """Zero a slot: what is not a number would outlive its row there."""
+
+    def clear(self) -> None:
+        """Forget all content."""
+
+
+class LastKeysAndValues(Protocol):
+    """Keys and values of the last source position of all slots.
+
+    Attributes:
+        tensor: [rows, 2L, H * D] float32.
+    """
+
+    tensor: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated."""
+
+    def write(self, start: int, widths: Sequence[int], values: Tensor) -> None:
+        """Copy [B, 2L, H * D] of texts to the slots from `start` on, each to as many as its width says."""
+
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows to slots that none of them comes from."""
 
     def erase(self, slot: int) -> None:
         """Zero a slot: what is not a number would outlive its row there."""
@@ -137,15 +158,15 @@ class Cells:
         """Copy the written cells to where the next step reads."""
         self._cells[:, :live] = self._updated[:, :live]
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy a row's cells from one slot to another."""
-        del length
-        self._cells[:, target] = self._cells[:, source]
-
-    def reorder(self, rows: Int64s, parents: Int64s, length: int) -> None:
-        """Give each of `rows` the cells that its parent has now."""
-        del length
-        self._cells[:, rows] = self._cells[:, parents]
+    def copy_rows(self, copies: Sequence[RowCopy]) -> None:
+        """Copy rows from slot to slot, one after the other; a cell has no positions, so it is copied as a whole."""
+        cells, spare = self._cells, self._cells[:, 0]
+        for target, source, _, _ in copies:
+            content = spare if source == SPARE else cells[:, source]
+            if target == SPARE:
+                spare = content.copy()
+            else:
+                cells[:, target] = content
 
     def erase(self, slot: int) -> None:
         """Zero a slot's cells."""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.export.errors import BundleError
@@ -134,10 +132,10 @@ def make_pool(config: ServerConfig, runtime: OnnxRuntime, replicas: int = 1) -> 
         -(-config.max_rows // replicas),
         manifest.shape,
         manifest.limits,
-        itemsize=np.dtype(runtime.cache_dtype).itemsize,
+        runtime.slot_types,
         cache_bytes=cache_bytes,
     )
-    return CachePool(size, manifest.shape, runtime.cache_dtype, memory)
+    return CachePool(size, manifest.shape, runtime.slot_types, memory)
 
 
 def make_engine(
@@ -173,8 +171,7 @@ def warm_up(runtime: OnnxRuntime, pool: CachePool, manifest: Manifest) -> None:
     if runtime.memory is not None:  # some CUDA libraries are loaded by the first operator that needs one
         kinds += [Wanted.LOGITS, Wanted.ALIGNMENT] if runtime.can_align else [Wanted.LOGITS]
     try:
-        cross = runtime.encode([source])
-        pool.admit(cross, [len(source)], [1], manifest.special.start)
+        pool.admit(runtime.encode([source]), [len(source)], [1], manifest.special.start)
         pool.reserve()
         for wanted in kinds:
             runtime.step(pool, wanted)

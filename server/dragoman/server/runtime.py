@@ -15,14 +15,20 @@ from dragoman.export.bundle import Manifest
 from dragoman.server.cuda_memory import CudaError, CudaMemory
 from dragoman.server.device import CUDA, Device, choose_device
 from dragoman.server.device_memory import DeviceArray, Memory, Mirror, Tensor, empty
+from dragoman.server.encoded import Encoded
 from dragoman.server.errors import StartupError
 from dragoman.server.kv_cache import CachePool
 from dragoman.server.sessions import find_problem, inputs_on_host, load_cuda_libraries, open_session, run_options
+from dragoman.server.slot_types import SlotTypes, last_size
 from dragoman.server.step import StepOutputs, Wanted
 
 # Each takes 8 to 30 KB, and 130 microseconds to prepare.
 _MAX_STEPS = 256
-_NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+_NUMPY: dict[str, np.dtype[Any]] = {
+    "tensor(float)": np.dtype(np.float32),
+    "tensor(float16)": np.dtype(np.float16),
+    "tensor(int8)": np.dtype(np.int8),
+}
 _RESULT_TYPES = {bundle.NEXT_IDS: np.int64, bundle.CANDIDATE_IDS: np.int64}
 
 
@@ -39,8 +45,8 @@ class Runtime(Protocol):
     candidates: int
     can_align: bool
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return cross-attention key, value, ... [B, H, S, D] in layer order, S the longest source."""
+    def encode(self, sources: Sequence[Sequence[int]]) -> Encoded:
+        """Return keys and values of sources for the decoder's layers."""
 
     def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
         """Run one decode step over the live rows. The pool's `append` ends it."""
@@ -70,7 +76,7 @@ class OnnxRuntime:
         memory: Where they keep their tensors; None means in the host's, as NumPy arrays.
         candidates: K of a step's candidates; 0 if the bundle is too old to have any.
         can_align: Whether steps can return attention to the source.
-        cache_dtype: Of the numbers in keys, values and cells.
+        slot_types: Of the numbers in keys, values and cells.
     """
 
     def __init__(
@@ -117,18 +123,29 @@ class OnnxRuntime:
             inputs_on_host(session) if chosen.kind == CUDA else frozenset[str]()
             for session in (self._encoder, self._decoder)
         )
-        if misplaced := self._decoder_here.intersection([*self._cross_names, *self._state_names]):
+        large = [*self._cross_names, bundle.CROSS_LAST, *self._state_names]
+        if misplaced := self._decoder_here.intersection(large):
             raise StartupError(f"{folder}: the decoder wants {sorted(misplaced)} on the CPU; export the bundle again")
-        self._describe_decoder()
+        self._describe_decoder(folder)
         self._allocate(max(encode_tokens, manifest.limits.max_source_tokens))
         self._run_options = run_options()
         self._steps: dict[tuple[int, int, int, int, int], _PreparedStep] = {}
 
-    def _describe_decoder(self) -> None:
-        """Learn from the graph what its bundle's manifest does not say."""
-        inputs = {value.name: value.type for value in self._decoder.get_inputs()}
+    def _describe_decoder(self, folder: Path) -> None:
+        """Learn from the graph what its bundle's manifest does not say.
+
+        Raises:
+            StartupError: Its states are of a type that this version does not know.
+        """
+        inputs: dict[str, str] = {value.name: value.type for value in self._decoder.get_inputs()}
         outputs = {output.name: output for output in self._decoder.get_outputs()}
-        self.cache_dtype = _NUMPY[inputs[self._cross_names[0]]]
+        cross, states = inputs[self._cross_names[0]], inputs[self._state_names[0]]
+        if unknown := {cross, states} - _NUMPY.keys():
+            raise StartupError(
+                f"{folder}: the decoder keeps numbers of type {', '.join(sorted(unknown))}; this version knows "
+                f"{', '.join(_NUMPY)}. Serve it with the version of Dragoman that wrote it, or export it again"
+            )
+        self.slot_types = SlotTypes(_NUMPY[cross], _NUMPY[states], bundle.CROSS_LAST in inputs)
         self.candidates = int(outputs[bundle.CANDIDATE_IDS].shape[2]) if bundle.CANDIDATE_IDS in outputs else 0
         self.can_align = bundle.ALIGNMENT in outputs
         self._has_normalizer = bundle.LOG_NORMALIZER in outputs
@@ -139,19 +156,20 @@ class OnnxRuntime:
     def _allocate(self, tokens: int) -> None:
         """Make room for an encode batch of so many tokens; for results, the first step that wants them does."""
         width = self.manifest.shape.num_heads * self.manifest.shape.head_dim
-        self._staging = [empty(self.memory, (tokens * width,), self.cache_dtype) for _ in self._cross_names]
+        self._staging = [empty(self.memory, (tokens * width,), self.slot_types.cross) for _ in self._cross_names]
+        self._last_staging: Tensor = None
+        if self.slot_types.cross_last:
+            # A source has one token or more. On the host, what no batch has reached yet takes no memory.
+            self._last_staging = empty(self.memory, (tokens, *last_size(self.manifest.shape)), np.float32)
         self._encode_ids, self._encode_lengths = (Mirror(self.memory, (tokens,), np.int64) for _ in range(2))
         self._on, self._off = np.ones(1, np.bool_), np.zeros(1, np.bool_)
         self._results: dict[str, Mirror] = {}
 
-    def encode(self, sources: Sequence[Sequence[int]]) -> list[Tensor]:
+    def encode(self, sources: Sequence[Sequence[int]]) -> Encoded:
         """Encode a batch into the staging buffers; the result is valid until the next call.
 
         Args:
             sources: Token ids, EOS last.
-
-        Returns:
-            Key, value, ... [B, H, S, D] in layer order.
         """
         shape = self.manifest.shape
         rows, longest = len(sources), max(map(len, sources))
@@ -176,8 +194,12 @@ class OnnxRuntime:
             _bind(binding.bind_input, name, tensor[: math.prod(size)].reshape(*size))
         for name, output in zip(self._cross_names, outputs, strict=True):
             _bind(binding.bind_output, name, output)
+        last = None
+        if self._last_staging is not None:
+            last = self._last_staging[:rows]
+            _bind(binding.bind_output, bundle.CROSS_LAST, last)
         self._encoder.run_with_iobinding(binding, self._run_options)
-        return outputs
+        return Encoded(outputs, last)
 
     def step(self, pool: CachePool, wanted: Wanted = Wanted.NOTHING) -> StepOutputs:
         """Run one decode step: it reads and writes the pool's states where they lie."""
@@ -210,6 +232,8 @@ class OnnxRuntime:
         # Some graphs write there, nothing but what stands there.
         for name, view in zip(self._updated_cross_names, pool.cross_attention.views(), strict=False):
             _bind(binding.bind_output, name, view[:live])
+        if pool.cross_last is not None:
+            _bind(binding.bind_input, bundle.CROSS_LAST, pool.cross_last.tensor[:live])
         for name, view in zip(self._state_names, pool.states.views(), strict=True):
             _bind(binding.bind_input, name, view[:live])
         # Caches are written where they are read, cells elsewhere: the pool's states know.
@@ -234,7 +258,8 @@ class OnnxRuntime:
         if Wanted.CANDIDATES in wanted:
             names += [bundle.CANDIDATE_IDS, bundle.CANDIDATE_SCORES]
             names += [bundle.LOG_NORMALIZER] if self._has_normalizer else []
-        if Wanted.LOGITS in wanted:
+        # On the CPU the graph has them anyway and they cost an address; from a GPU they would have to be copied.
+        if Wanted.LOGITS in wanted or self.memory is None:
             names.append(bundle.LOGITS)
         if Wanted.ALIGNMENT in wanted:
             names.append(bundle.ALIGNMENT)

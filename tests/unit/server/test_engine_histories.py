@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from dragoman.model.vocab import SPECIAL_IDS
 from dragoman.server.errors import QueueFull
 from dragoman.server.request import Request, RequestStatus
+from dragoman.server.slot_types import SlotTypes
 from tests.fakes.engine import EngineBench, recorder
 from tests.fakes.pools import CELLS, LIMITS, SHAPE
 from tests.fakes.runtime import FIRST_WORD, Source
@@ -58,7 +59,12 @@ class EngineHistories(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.bench = EngineBench(
-            rows=ROWS, shape=self.shape, encode_tokens=80, max_queued=MAX_QUEUED, translate=translate
+            rows=ROWS,
+            shape=self.shape,
+            types=SlotTypes(cross_last=True),  # one more thing that has to follow its row
+            encode_tokens=80,
+            max_queued=MAX_QUEUED,
+            translate=translate,
         )
         self.accepted: list[Expected] = []
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dragoman.export.bundle import SSRU, Limits, Shape
 from dragoman.server.device_memory import Array
+from dragoman.server.encoded import Encoded
 from dragoman.server.kv_cache import CachePool
 from tests.fakes.device import placed, seen
 from tests.fakes.memories import PLACES, make_memory
@@ -26,7 +27,7 @@ START = 2
 def admit(pool: CachePool, count: int) -> None:
     """Admit rows with one source token each."""
     cross = [np.ones((count, 2, 1, 3), np.float32)] * 4
-    pool.admit(placed(cross, pool.memory), [1] * count, [1] * count, START)
+    pool.admit(Encoded(placed(cross, pool.memory)), [1] * count, [1] * count, START)
 
 
 def step(pool: CachePool, seed: int) -> Array:

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dragoman.export import bundle
@@ -17,6 +16,7 @@ from dragoman.server.errors import StartupError
 from dragoman.server.loading import load_model, make_pool, warm_up
 from dragoman.server.metrics import Metrics
 from dragoman.server.runtime import OnnxRuntime
+from dragoman.server.slot_types import SlotTypes
 from dragoman.server.step import Wanted
 from tests.fakes.device import FakeMemory
 
@@ -30,7 +30,7 @@ def manifest() -> Manifest:
 
 def stand_in(manifest: Manifest, memory: FakeMemory | None) -> Any:
     """Return what a pool needs to know of a runtime."""
-    return SimpleNamespace(manifest=manifest, memory=memory, cache_dtype=np.float32)
+    return SimpleNamespace(manifest=manifest, memory=memory, slot_types=SlotTypes())
 
 
 def test_the_slots_of_a_gpu_come_from_its_memory(manifest: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
