@@ -50,7 +50,12 @@ AGE = 24  # tokens in the cache
 BUFFER = 32  # positions there is room for
 OPTIMUM = "Optimum, fp32"
 DYNAMIC = "Optimum, quantize_dynamic"
-_NUMPY = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
+_NUMPY = {
+    "tensor(float)": np.float32,
+    "tensor(int8)": np.int8,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], object]
@@ -276,6 +281,8 @@ def example(value: Any, sizes: dict[str, int]) -> Array:
         return np.full(size, AGE, np.int64)
     if dtype == np.float32:
         return generator.standard_normal(size, np.float32)
+    if dtype == np.int8:
+        return generator.integers(-127, 128, size, np.int8)
     return generator.integers(4, 1000, size)
 
 

@@ -10,6 +10,7 @@ are; of trained weights there are both forms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -133,15 +134,18 @@ class BenchModel:
         """Shape."""
         return self.checkpoint.model.config
 
-    def bundle(self, precision: Precision) -> Path:
-        """Return our bundle, exported without verification if it is not there."""
+    def bundle(self, precision: Precision, devices: Sequence[str] | None = ("cpu",)) -> Path:
+        """Return our bundle for devices, None for all; exported without verification if it is not there."""
         if self.name == BUILT_IN_NAME and precision == load_manifest(BUILT_IN).precision:
             return BUILT_IN
-        out = self._folder / f"bundle-{precision}"
+        out = self._folder / "-".join(["bundle", precision, *(devices or ())])
         if not out.exists():
             out.parent.mkdir(parents=True, exist_ok=True)
             texts = self._calibration_pairs() if precision == "int8-static" else []
-            write_bundle(self.checkpoint, out, name=self.name, precision=precision, verify=None, calibration=texts)
+            write_bundle(
+                self.checkpoint, out, name=self.name, precision=precision, verify=None, calibration=texts,
+                devices=devices,
+            )  # fmt: skip
         return out
 
     def _calibration_pairs(self) -> list[CalibrationPair]:
@@ -322,8 +326,11 @@ def write_built_in(run: Path) -> None:
             tensors[tensor.name.removeprefix("model.")] = onnx.numpy_helper.to_array(tensor)
     weights = {name: value for name, value in tensors.items() if name.endswith((".weight", ".bias"))}
     for name in [name for name in tensors if name.endswith(".weight_i8")]:
-        scales = tensors[name.replace("_i8", "_scales_static")]  # one per column, which is an output
-        weights[name.removesuffix("_i8")] = (tensors[name].astype(np.float32) * scales).T
+        scales = tensors[name.replace("_i8", "_scales_static")]  # one per output
+        matrix = tensors[name].astype(np.float32)
+        # Outputs are columns, but for a tied table, whose rows are tokens; bundles of old have a column of each.
+        by_rows = name.endswith("tokens.weight_i8") and len(matrix) == len(scales)
+        weights[name.removesuffix("_i8")] = matrix * scales[:, None] if by_rows else (matrix * scales).T
     for name in [name for name in weights if "key_value_query" in name]:  # three projections in one product
         for part, value in zip(("key", "value", "query"), np.split(weights.pop(name), 3), strict=True):
             weights[name.replace("key_value_query", part)] = value

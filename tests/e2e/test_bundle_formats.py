@@ -27,19 +27,21 @@ class Example:
     target: str
 
 
+NUMBERS = [
+    Example("en", "de", "three one seven", "drei eins sieben"),
+    Example("en", "fr", "three one seven", "trois un sept"),
+    Example("fr", "en", "neuf neuf quatre cinq six", "nine nine four five six"),
+    Example("de", "fr", "acht sechs zwei", "huit six deux"),
+    Example("fr", "de", "cinq", "fünf"),
+    Example("de", "de", "sieben vier", "sieben vier"),
+]
 EXAMPLES = {
     1: [
         Example("en", "de", "twenty-two minutes", "zweiundzwanzig Minuten"),
         Example("en", "de", "the twelfth of April sixteen sixty-six", "zwölfter April sechzehnhundertsechsundsechzig"),
     ],
-    2: [
-        Example("en", "de", "three one seven", "drei eins sieben"),
-        Example("en", "fr", "three one seven", "trois un sept"),
-        Example("fr", "en", "neuf neuf quatre cinq six", "nine nine four five six"),
-        Example("de", "fr", "acht sechs zwei", "huit six deux"),
-        Example("fr", "de", "cinq", "fünf"),
-        Example("de", "de", "sieben vier", "sieben vier"),
-    ],
+    2: NUMBERS,
+    3: NUMBERS,
 }
 FOLDERS = {version: DATA / f"tiny-v{version}" for version in EXAMPLES}
 formats = pytest.mark.parametrize("version", bundle.FORMAT_VERSIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from onnxscript import ir
 
 from dragoman.export import bundle
 from dragoman.export.calibration import CalibrationPair
-from dragoman.export.precision import DEVICES, Precision, convert
+from dragoman.export.grouped import reads_cross_last
+from dragoman.export.precision import Precision, convert, devices_for
 from dragoman.export.storage import save
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
@@ -108,8 +109,8 @@ def quantized(folder: Path, out: Path) -> Path:
     return converted(folder, out, "int8")
 
 
-def converted(folder: Path, out: Path, precision: Precision) -> Path:
-    """Make a bundle of another precision of an fp32 one, without exporting the model again."""
+def converted(folder: Path, out: Path, precision: Precision, devices: Sequence[str] | None = None) -> Path:
+    """Make a bundle of another precision, or for other devices, of an fp32 one, without exporting the model again."""
     out.mkdir()
     manifest = bundle.load_manifest(folder)
     for name in manifest.files:
@@ -117,10 +118,14 @@ def converted(folder: Path, out: Path, precision: Precision) -> Path:
     steps = manifest.model.pop("steps")
     encoder, decoder = (ir.load(folder / name) for name in bundle.GRAPHS)
     config = ModelConfig.from_dict(manifest.model)
-    convert(encoder, decoder, config, manifest.special, precision, random_calibration(config, manifest.special))
+    texts = random_calibration(config, manifest.special)
+    convert(encoder, decoder, config, manifest.special, precision, texts, devices)
     save(encoder, out / bundle.ENCODER)
     save(decoder, out / bundle.DECODER)
     manifest.model["steps"] = steps
     hashes = {name: bundle.file_sha256(out / name) for name in manifest.files}
-    replace(manifest, precision=precision, devices=DEVICES[precision], sha256=hashes).write(out)
+    last = reads_cross_last(decoder)
+    replace(
+        manifest, precision=precision, devices=devices_for(precision, devices), sha256=hashes, cross_last=last
+    ).write(out)
     return out

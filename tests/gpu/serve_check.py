@@ -61,7 +61,8 @@ def prepare(folder: Path, *, text_model: str, speed_model: str) -> None:
     for kind, name in ((TEXTS, text_model), (SPEED, speed_model)):
         model = open_model(name, scratch)
         for precision in PRECISIONS:
-            shutil.copytree(model.bundle(precision), folder / kind / precision)  # type: ignore[arg-type]  # mypy widens
+            bundle = model.bundle(precision, devices=None)  # type: ignore[arg-type]  # mypy widens
+            shutil.copytree(bundle, folder / kind / precision)
         if kind == SPEED:
             shutil.copytree(model.ctranslate2(), folder / CTRANSLATE2)
     shutil.rmtree(scratch)

@@ -19,6 +19,7 @@ import pytest
 
 from dragoman.export import bundle, staging, write
 from dragoman.export.errors import ExportError
+from dragoman.export.precision import Written
 from dragoman.model.checkpoint import load_checkpoint, save_checkpoint
 from tests.fakes.bundles import make_checkpoint
 
@@ -52,10 +53,10 @@ def leftovers(out: Path) -> list[str]:
 def use_ready_graphs(ready: Path) -> None:
     """Make exports take the graphs of a bundle that was exported before."""
 
-    def copy_graphs(_model: object, _special: object, folder: Path, *_: object) -> list[str]:
+    def copy_graphs(_model: object, _special: object, folder: Path, *_: object) -> Written:
         for name in bundle.GRAPHS:
             shutil.copyfile(ready / name, folder / name)
-        return list(bundle.GRAPHS)
+        return Written(list(bundle.GRAPHS), cross_last=False)
 
     vars(write)["write_graphs"] = copy_graphs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -44,7 +45,22 @@ def largest_of_both(
     new = min(_MOST_TARGET_TOKENS, config.max_target_tokens)
     targets = generator.integers(4, config.vocab_size, (len(lengths), new - 1)).tolist()
     with Probe(encoder) as of_encoder, Probe(decoder) as of_decoder:
-        return measure(of_encoder, of_decoder, sources, targets, special)
+        found = measure(of_encoder, of_decoder, sources, targets, special)
+    return found.encoder, found.decoder
+
+
+class Measured(NamedTuple):
+    """What two graphs compute on a batch of texts.
+
+    Attributes:
+        encoder: Largest magnitude of each activation, by name.
+        decoder: Likewise.
+        outputs: Of both graphs, by name.
+    """
+
+    encoder: dict[str, float]
+    decoder: dict[str, float]
+    outputs: dict[str, Array]
 
 
 def measure(
@@ -53,8 +69,8 @@ def measure(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     special: SpecialIds,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the magnitudes of both graphs on a batch of texts; a decoder reads each target in one step.
+) -> Measured:
+    """Run both graphs on a batch of texts; a decoder reads each target in one step.
 
     Args:
         encoder: Of the encoder.
@@ -78,8 +94,8 @@ def measure(
             feeds[str(value.name)] = np.zeros(
                 [axis if isinstance(axis, int) else axes[str(axis)] for axis in required(value.shape)], np.float32
             )
-    of_decoder, _ = decoder.run(feeds)
-    return of_encoder, of_decoder
+    of_decoder, updated = decoder.run(feeds)
+    return Measured(of_encoder, of_decoder, found | updated)
 
 
 class Probe:

@@ -20,7 +20,7 @@ log-probabilities. The log-probability of any id is its logit - log_normalizer: 
 logit of -inf but keep their share of the probability, as in the model. Alignment is one decoder layer's attention
 to the source, the mean of its heads. Bundles from before there were such inputs have neither; in those from
 before log_normalizer the scores are log-probabilities among the ids that may be generated. Keys, values and cells
-are float32, or float16 in a bundle of precision fp16: the graphs' inputs say so.
+are float32, or float16 in a bundle of precision fp16; keys and values may be int8: the graphs' inputs say so.
 
 The state is what a decoder layer knows of the `cache_lengths` tokens that a row has read before.
 `Shape.decoder_layer` says of which kind it is:
@@ -36,6 +36,13 @@ may share memory with its input. There is no T_max; `cache_lengths` only says wh
 
 Decoders for CPUs may have updated_cross_key.i and updated_cross_value.i [B,H,S,D] besides, with the content of
 their inputs: bind them in the same way. They take one new token per call, Q = 1, as the shape of input_ids says.
+Such decoders and their encoders may have, from format 3 on,
+
+    cross_last [B,2L,H*D] float32   the keys (row 2i) and values (row 2i + 1) of layer i at the last source position
+
+which is an output of the encoder and an input of the decoder in every step, and keys and values of int8, in both:
+round(value / scale) with a constant scale per channel that stands in the graphs. Nobody else needs to know it, and
+cross_last is not rounded.
 """
 
 from __future__ import annotations
@@ -54,8 +61,9 @@ from dragoman.model.limits import LENGTH_MARGIN, LENGTH_RATIO, default_max_new_t
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.model.vocab import SpecialIds
 
-# 1: one SentencePiece model, one pair of languages. 2: any tokenizer, several languages. What format 1
-# can say is written as format 1, so that older servers go on reading it. manifest.schema.json has the details.
+# 1: one SentencePiece model, one pair of languages. 2: any tokenizer, several languages. 3: a decoder that reads
+# cross_last. What an older format can say is written in that, so that older servers go on reading it.
+# manifest.schema.json has the details.
 FORMAT_VERSIONS = schema.format_versions()
 MANIFEST = "manifest.json"
 ENCODER = "encoder.onnx"
@@ -65,6 +73,7 @@ GRAPHS = (ENCODER, DECODER)
 INPUT_IDS = "input_ids"
 SOURCE_LENGTHS = "source_lengths"
 CACHE_LENGTHS = "cache_lengths"
+CROSS_LAST = "cross_last"
 NEXT_IDS = "next_ids"
 LOGITS = "logits"
 WITH_CANDIDATES = "with_candidates"
@@ -181,6 +190,7 @@ class Manifest:
         sha256: Of each file.
         tokenizer: Kind, files and settings as `describe_tokenizer` gives them; empty for SentencePiece.
         several: Of a model of several languages; None for one pair.
+        cross_last: The decoder reads `CROSS_LAST`.
     """
 
     name: str
@@ -197,10 +207,13 @@ class Manifest:
     sha256: dict[str, str] = field(default_factory=dict)
     tokenizer: dict[str, Any] = field(default_factory=dict)
     several: Languages | None = None
+    cross_last: bool = False
 
     @property
     def format_version(self) -> int:
         """The oldest format that can say all this."""
+        if self.cross_last:
+            return 3
         return 2 if self.tokenizer or self.several is not None or self.special.suppressed else 1
 
     @property
@@ -224,6 +237,8 @@ class Manifest:
         """Return the content of manifest.json, in the oldest format that can say it."""
         content = {**asdict(self), "special": self.special.to_dict(), "format_version": self.format_version}
         content["several"] = self.several.to_dict() if self.several is not None else None
+        if self.format_version < 3:
+            del content["cross_last"]
         if self.format_version == 1:
             del content["tokenizer"], content["several"]
         if self.shape.decoder_layer == SELF_ATTENTION:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from onnxscript import ir
 
 from dragoman.export.activations import Probe, measure
+from dragoman.export.cache_scales import largest_by_channel, scales_of
 from dragoman.export.errors import ExportError
+from dragoman.export.rewriting import Array
 from dragoman.export.static import inputs_of_products
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.languages import Languages
@@ -52,10 +55,25 @@ def tokenize(checkpoint: Checkpoint, pairs: Iterable[Pair], languages: tuple[str
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What two graphs reached on texts.
+
+    Attributes:
+        encoder: Largest magnitude of each activation in front of a product, by name.
+        decoder: Likewise.
+        scales: Of the keys and values, [H, D] float32 by name (see `cache_scales`).
+    """
+
+    encoder: dict[str, float]
+    decoder: dict[str, float]
+    scales: dict[str, Array]
+
+
 def calibrate(
     encoder: ir.Model, decoder: ir.Model, pairs: Sequence[CalibrationPair], special: SpecialIds
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the largest magnitude of each activation in front of a product, by name, of both graphs.
+) -> Calibration:
+    """Read texts, and say how large the graphs' numbers become.
 
     Args:
         encoder: fp32 graph; not changed.
@@ -71,6 +89,7 @@ def calibrate(
     ordered = sorted(pairs[:MOST_TEXTS], key=lambda pair: (len(pair.source), len(pair.target)))
     of_encoder: dict[str, float] = {}
     of_decoder: dict[str, float] = {}
+    channels: dict[str, Array] = {}
     with (
         Probe(encoder, inputs_of_products(encoder)) as first,
         Probe(decoder, inputs_of_products(decoder)) as second,
@@ -78,9 +97,24 @@ def calibrate(
         for start in range(0, len(ordered), _BATCH):
             batch = ordered[start : start + _BATCH]
             found = measure(first, second, [pair.source for pair in batch], [pair.target for pair in batch], special)
-            for total, part in zip((of_encoder, of_decoder), found, strict=True):
-                _raise_to(total, part)
-    return of_encoder, of_decoder
+            _raise_to(of_encoder, found.encoder)
+            _raise_to(of_decoder, found.decoder)
+            for name, largest in _channels(decoder, batch, found.outputs).items():
+                channels[name] = np.maximum(channels.get(name, largest), largest)
+    return Calibration(of_encoder, of_decoder, scales_of(channels))
+
+
+def _channels(decoder: ir.Model, batch: Sequence[CalibrationPair], outputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the largest magnitude of each channel of keys and values, [H, D] by name, without padding."""
+    sources = np.array([len(pair.source) for pair in batch])
+    targets = np.array([1 + len(pair.target) for pair in batch])  # behind the start token
+    largest = {}
+    for name in (str(value.name) for value in decoder.graph.inputs):
+        if name in outputs:  # the encoder's: those of the source
+            largest[name] = largest_by_channel(outputs[name], sources)
+        elif (written := outputs.get(f"updated_{name}")) is not None and written.ndim == 4:  # not cells
+            largest[name] = largest_by_channel(written, targets)
+    return largest
 
 
 def _raise_to(total: dict[str, float], part: Mapping[str, float]) -> None:

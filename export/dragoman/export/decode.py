@@ -20,7 +20,12 @@ from dragoman.export.errors import BundleError
 from dragoman.model.beam import BeamSearch, BeamSettings, EarlyStopping, Hypothesis
 
 Array = NDArray[Any]
-_NUMPY = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int64)": np.int64}
+_NUMPY = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(int64)": np.int64,
+}
 _ASKED = {bundle.WITH_CANDIDATES: np.ones(1, np.bool_)}
 
 
@@ -56,6 +61,9 @@ class BundleSession:
         self.has_normalizer = bundle.LOG_NORMALIZER in sizes
         self._one_token = _takes_one_token(self._decoder)
         self._dtypes = {value.name: _NUMPY[value.type] for value in self._decoder.get_inputs()}
+        self._encoded = [name for i in self._layers for name in bundle.cross_names(i)]
+        if bundle.CROSS_LAST in self._dtypes:
+            self._encoded.append(bundle.CROSS_LAST)
 
     def encode(self, sources: Sequence[Sequence[int]]) -> dict[str, Array]:
         """Return everything a decode step needs to know about the sources."""
@@ -63,9 +71,9 @@ class BundleSession:
         ids = np.full((len(sources), int(lengths.max())), self.manifest.special.pad, np.int64)
         for row, source in enumerate(sources):
             ids[row, : len(source)] = source
-        names = [name for i in self._layers for name in bundle.cross_names(i)]
-        values = _run(self._encoder, bundle.ENCODER, names, {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths})
-        return {bundle.SOURCE_LENGTHS: lengths, **dict(zip(names, values, strict=True))}
+        feeds = {bundle.INPUT_IDS: ids, bundle.SOURCE_LENGTHS: lengths}
+        values = _run(self._encoder, bundle.ENCODER, self._encoded, feeds)
+        return {bundle.SOURCE_LENGTHS: lengths, **dict(zip(self._encoded, values, strict=True))}
 
     def initial_states(self, rows: int, size: int) -> dict[str, Array]:
         """Return the layer states of rows that have read nothing, for up to `size` tokens."""

@@ -168,4 +168,6 @@ def _noted(note: str) -> str | None:
 def _of_contract(name: str) -> str | None:
     if match := _STATE.fullmatch(name):
         return f"decoder.layers.{match[1]}"
+    if name == bundle.CROSS_LAST:
+        return "decoder.layers"
     return "output" if name in (bundle.NEXT_IDS, bundle.LOGITS) else None

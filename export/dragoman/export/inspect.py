@@ -24,7 +24,7 @@ class StateMemory:
     Attributes:
         per_source_token: Keys and values of the source in all decoder layers.
         per_target_token: Keys and values of the target; 0 with recurrent cells.
-        fixed: Recurrent cells, whatever the length.
+        fixed: Recurrent cells and keys and values of the last source position, whatever the length.
         longest: Of a text at both limits.
     """
 
@@ -119,6 +119,9 @@ def _state_memory(manifest: Manifest, decoder: GraphFacts) -> StateMemory:
     source = sum(_width(decoder.inputs.get(name, "float32")) for name in cross) * shape.num_heads * shape.head_dim
     cells = shape.decoder_layer == bundle.SSRU
     target, fixed = (0, state) if cells else (state, 0)
+    if bundle.CROSS_LAST in decoder.inputs:
+        last = len(cross) * shape.num_heads * shape.head_dim
+        fixed += _width(decoder.inputs[bundle.CROSS_LAST]) * last
     longest = source * limits.max_source_tokens + target * limits.max_target_tokens + fixed
     return StateMemory(source, target, fixed, longest)
 
@@ -144,6 +147,14 @@ def _problems(manifest: Manifest, encoder: GraphFacts, decoder: GraphFacts) -> I
     for graph, names, axes in ((encoder, cross, heads), (decoder, cross, heads), (decoder, [*states, *updated], state)):
         yield from _wrong_axes(graph, names, axes)
     yield from _wrong_axes(decoder, [bundle.LOGITS], (None, None, shape.vocab_size))
+    last = [bundle.CROSS_LAST] if manifest.cross_last or bundle.CROSS_LAST in decoder.inputs else []
+    yield from _missing(encoder.name, "output", last, encoder.outputs, promised_by="the decoder or the manifest")
+    yield from _missing(decoder.name, "input", last, decoder.inputs, promised_by="the manifest")
+    if last and not manifest.cross_last:
+        yield f"{decoder.name} reads {bundle.CROSS_LAST}, and the manifest does not say so; export the bundle again"
+    for graph in (encoder, decoder):
+        yield from _wrong_axes(graph, last, (None, len(cross), shape.num_heads * shape.head_dim))
+    yield from _other_types(encoder, decoder, [*cross, *last])
     for asked, outputs in bundle.ON_REQUEST.items():
         if asked in decoder.inputs:
             # There were graphs that chose candidates before there were any that said what to normalise by.
@@ -161,6 +172,18 @@ def _missing(
     absent = [name for name in names if name not in found]
     if absent:
         yield f"{graph} has no {kind} {', '.join(absent)}, which {promised_by} promises; export the bundle again"
+
+
+def _other_types(encoder: GraphFacts, decoder: GraphFacts, names: Sequence[str]) -> Iterator[str]:
+    """Compare the types of what one graph hands to the other."""
+    for name in names:
+        found = [
+            described.split()[0] for described in (encoder.outputs.get(name), decoder.inputs.get(name)) if described
+        ]
+        if len(set(found)) > 1:
+            yield (
+                f"{encoder.name} returns {name} as {found[0]}, {decoder.name} takes {found[1]}; export the bundle again"
+            )
 
 
 def _wrong_axes(graph: GraphFacts, names: list[str], axes: tuple[int | None, ...]) -> Iterator[str]:

@@ -8,8 +8,12 @@ own, which keeps the product exact integer arithmetic row by row: batched equals
     y[n,m]     = largest[n] * w_scale[m] / 127 * sum_k (x_q[n,k] - 128) * w_q[k,m]
 
 Weights use 7 bits: on CPUs without VNNI the 8-bit product saturates in 16 bits otherwise, and a
-bundle must give the same text on every machine. Embeddings are stored in 8 bits per row of the table; a
-table that is the output matrix as well is stored once, as that, and read by columns.
+bundle must give the same text on every machine.
+
+Embeddings are stored in 8 bits per row of the table. A table that is the output matrix as well is stored once, by
+rows, in 7 bits; the product reads it through a Transpose, which ONNX Runtime computes while it loads, as it does
+with all that is constant, and frees when the product has packed it. Stored the other way round, each token's
+column would have to be gathered from as many places as it has numbers, in every step.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from dragoman.export.rewriting import (
     take_the_place,
 )
 
-_WEIGHT_LIMIT = 63
+WEIGHT_LIMIT = 63
 ACTIVATION_LIMIT = 127
 ZERO_POINT = 128
 _SMALLEST = 1e-12
@@ -84,15 +88,14 @@ class Products:
         self._graph.remove([restore, gemm, flatten], safe=True)
 
     def look_up(self, node: ir.Node) -> None:
-        """Read 8-bit rows and their scales, or columns of the output matrix if it is the same table."""
+        """Read 8-bit rows and their scales, of the output matrix if it is the same table."""
         table, ids = map(required, node.inputs)
         if not any(reader.op_type == "Gemm" for reader in table.consumers()):
             look_up_rows(self._graph, node)
             return
         write, name = Writer(self._graph, node), node.outputs[0].name
-        columns, scales = self._columns(write, table, transposed=True)
-        found = write("Gather", [columns, ids], f"{name}_columns", attributes={"axis": 1})  # [E, B, Q]
-        found = write("Transpose", [found], f"{name}_i8", attributes={"perm": [1, 2, 0]})
+        rows, scales = self._tied(write, table)
+        found = write("Gather", [rows, ids], f"{name}_i8")
         scale = write("Gather", [scales, ids], f"{name}_scales")
         last = write.constant("axis_last", np.array([-1], np.int64))
         scale = write("Unsqueeze", [scale, last], f"{name}_column")
@@ -136,11 +139,27 @@ class Products:
             self._rows[activation] = write("QuantizeLinear", [unit, step, zero_point], f"{name}_u8"), largest
         return self._rows[activation]
 
+    def _tied(self, write: Writer, table: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """Return int8 rows [V, E] and the scales [V] of their products; `_columns` gives what multiplies."""
+        rows, scales = quantize_rows(required(array_of(table)), WEIGHT_LIMIT)
+        stored = write.constant(f"{table.name}_i8", rows)
+        turned = write(
+            "Transpose",
+            [stored],
+            f"{table.name}_columns",
+            attributes={"perm": [1, 0]},
+            dtype=ir.DataType.INT8,
+            size=rows.shape[::-1],
+        )
+        scale = write.constant(f"{table.name}_scales", scales[:, 0] / ACTIVATION_LIMIT)
+        self._columns_of[table] = turned, scale
+        return stored, scale
+
     def _columns(self, write: Writer, matrix: ir.Value, *, transposed: bool = False) -> tuple[ir.Value, ir.Value]:
         """Return an int8 matrix [K, M] and the scales [M] of its products with quantised rows."""
         if matrix not in self._columns_of:
             values = required(array_of(matrix))
-            weights, scales = quantize_rows(values if transposed else values.T, _WEIGHT_LIMIT)
+            weights, scales = quantize_rows(values if transposed else values.T, WEIGHT_LIMIT)
             self._columns_of[matrix] = (
                 write.constant(f"{matrix.name}_i8", weights.T),
                 write.constant(f"{matrix.name}_scales", scales[:, 0] / ACTIVATION_LIMIT),

@@ -13,6 +13,7 @@ from onnxscript import ir
 T = TypeVar("T")
 Array = NDArray[Any]
 CONTRIB = "com.microsoft"
+_HEADS_FIRST = [0, 2, 1, 3]
 
 
 def required(value: T | None) -> T:
@@ -56,6 +57,16 @@ def only_reader(value: ir.Value, op_type: str) -> ir.Node | None:
     if len(value.uses()) != 1 or value.is_graph_output() or readers[0].op_type != op_type:
         return None
     return readers[0]
+
+
+def before_heads(apart: ir.Value | None) -> ir.Value | None:
+    """Return what became [B, heads, K, D] by a Reshape and a Transpose: [B, K, heads * D], or None."""
+    turn = apart.producer() if apart is not None else None
+    if turn is None or turn.op_type != "Transpose" or list(turn.attributes["perm"].as_ints()) != _HEADS_FIRST:
+        return None
+    split = required(turn.inputs[0]).producer()
+    joined = split.inputs[0] if split is not None and split.op_type == "Reshape" else None
+    return joined if joined is not None and joined.shape is not None and len(joined.shape) == 3 else None
 
 
 def constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:

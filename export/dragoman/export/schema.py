@@ -80,7 +80,8 @@ def _schema_problems(value: Any, schema: Any, where: str) -> Iterator[str]:
 
 def _wrong_value(value: Any, schema: dict[str, Any], where: str) -> Iterator[str]:
     if "enum" in schema and not _is_one_of(value, schema["enum"]):
-        yield f"{where} is {_shown(value)}; this version knows {', '.join(map(str, schema['enum']))}"
+        known = (item if isinstance(item, str) else json.dumps(item) for item in schema["enum"])
+        yield f"{where} is {_shown(value)}; this version knows {', '.join(known)}"
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         yield f"{where} is {_shown(value)}; it must be {schema['description']}"
     if "minimum" in schema and value < schema["minimum"]:

@@ -16,7 +16,7 @@ from dragoman.export.bundle import load_manifest, require_unchanged
 from dragoman.export.errors import BundleError
 
 DATA = Path(__file__).parents[2] / "data"
-TINY = [DATA / "tiny-v1", DATA / "tiny-v2"]
+TINY = [DATA / f"tiny-v{version}" for version in bundle.FORMAT_VERSIONS]
 FILES = [*bundle.GRAPHS, "tokenizer.model"]
 WHAT_TO_DO = "Copy the bundle again from where it is whole, or export it again"
 
@@ -91,12 +91,12 @@ def test_a_missing_file_that_only_the_hashes_name_is_refused(copy: Path) -> None
     assert "decoder.onnx.data is missing" in refusal(copy)
 
 
-@pytest.mark.parametrize("version", [0, 3, 99, "1", None, True, 1.0, [1]])
+@pytest.mark.parametrize("version", [0, 4, 99, "1", None, True, 1.0, [1]])
 def test_another_format_version_is_refused(copy: Path, version: Any) -> None:
     """The message says which are read and what to do, also about what is no version at all."""
     edit(copy, format_version=version)
 
-    assert f"has bundle format {version}; this version reads 1, 2" in refusal(copy)
+    assert f"has bundle format {version}; this version reads 1, 2, 3" in refusal(copy)
     assert "Use the version of Dragoman that wrote it or a newer one, or export it again" in refusal(copy)
 
 
@@ -175,7 +175,7 @@ def test_a_folder_that_was_replaced_while_it_was_loaded_is_noticed(copy: Path) -
     """Else a graph of the new bundle might run with the tokenizer of the old one."""
     manifest = load_manifest(copy)
     require_unchanged(copy, manifest)
-    [other] = [folder for folder in TINY if bundle._read_manifest(folder) != manifest]
+    other = next(folder for folder in TINY if bundle._read_manifest(folder) != manifest)
     shutil.rmtree(copy)
     shutil.copytree(other, copy)
 

@@ -97,6 +97,7 @@ MANIFESTS: dict[str, Callable[[Manifest], Manifest]] = {
         m,
         tokenizer={"kind": "sentencepiece", "files": ["tokenizer.model"], "lower": True},
     ),
+    "the last source position": lambda m: replace(m, cross_last=True),
 }
 
 
@@ -122,8 +123,9 @@ def test_released_servers_read_what_is_called_format_1(change: Callable[[Manifes
 
     for field in ("special", "limits", "shape"):
         known = set(released[field]) | (cells if field == "shape" else set())
-        assert content["format_version"] == 2 or set(content[field]) == known
-    assert content["format_version"] == 2 or {"tokenizer", "several"}.isdisjoint(content)
+        assert content["format_version"] > 1 or set(content[field]) == known
+    assert content["format_version"] > 1 or {"tokenizer", "several"}.isdisjoint(content)
+    assert (content["format_version"] == 3) == ("cross_last" in content)
 
 
 # Every entry: what is done to the manifest of a format, and the sentence that must come.
@@ -158,6 +160,10 @@ REFUSED: list[tuple[int, tuple[str | int, ...], Any, str]] = [
     (1, ("tools", "torch"), 2, "tools.torch is 2; it must be a text"),
     (1, ("tokenizer",), {}, "tokenizer has no place in this format"),
     (1, ("several",), None, "several has no place in this format"),
+    (1, ("cross_last",), True, "cross_last has no place in this format"),
+    (2, ("cross_last",), True, "cross_last has no place in this format"),
+    (3, ("cross_last",), False, "cross_last is false; this version knows true"),
+    (3, ("cross_last",), 1, "cross_last is 1; this version knows true"),
     (1, ("sha256", "encoder.onnx"), "ABC", 'encoder.onnx is "ABC"; it must be 64 hexadecimal digits in lower case'),
     (1, ("sha256", "encoder.onnx"), None, "encoder.onnx is null; it must be a text"),
     (1, ("sha256", "../x"), "0" * 64, r'a name in sha256 is "\.\./x"; it must be a name of letters, digits, '),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnxscript import ir
 
 from dragoman.export import bundle
-from dragoman.export.grouped import use_grouped_attention
+from dragoman.export.grouped import reads_cross_last, use_grouped_attention
 from dragoman.export.reductions import add_reductions
 from dragoman.export.storage import save
 from dragoman.export.to_onnx import decoder_graph
@@ -62,7 +62,10 @@ class Pair:
             )
 
     def feeds(self, lengths: list[int], ages: list[int], *, behind: float = 0.0) -> dict[str, Array]:
-        """Return inputs of rows with these sources and ages; what is behind them in the buffers is one number."""
+        """Return inputs of rows with these sources and ages; what is behind them in the buffers is one number.
+
+        All of them are the second graph's; the first one takes no `cross_last`.
+        """
         generator = np.random.default_rng(3)
         rows = len(lengths)
         feeds: dict[str, Array] = {
@@ -81,7 +84,14 @@ class Pair:
             for row, end in enumerate(ends or ()):
                 array[row, :, end:] = behind
             feeds[value.name] = array
-        return feeds
+        return {**feeds, bundle.CROSS_LAST: self.last_of(feeds)}
+
+    def last_of(self, feeds: dict[str, Array]) -> Array:
+        """Return the keys and values of each row's last source position, [B, 2 L, H * D]."""
+        names = [name for i in range(self.checkpoint.model.config.num_decoder_layers) for name in bundle.cross_names(i)]
+        ends = feeds[bundle.SOURCE_LENGTHS] - 1
+        rows = np.arange(len(ends))
+        return np.stack([feeds[name][rows, :, ends].reshape(len(ends), -1) for name in names], axis=1)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -94,7 +104,9 @@ LENGTHS, AGES = [1, SOURCE, 7, 12, 2], [0, 5, CACHE - 1, 1, 11]
 
 def outputs(session: onnxruntime.InferenceSession, feeds: dict[str, Array]) -> dict[str, Array]:
     names = [value.name for value in session.get_outputs()]
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    taken = {value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())}
+    values = session.run(names, {name: value for name, value in feeds.items() if name in taken})
+    return dict(zip(names, values, strict=True))
 
 
 def test_every_output_is_what_it_was(pair: Pair) -> None:
@@ -137,6 +149,23 @@ def test_a_rewritten_graph_has_nothing_of_the_old_one_and_says_that_it_takes_one
     assert after["Attention"] == after["TensorScatter"] == 0
     [ids] = [value for value in pair.sessions[1].get_inputs() if value.name == bundle.INPUT_IDS]
     assert ids.shape[1] == 1
+    assert [reads_cross_last(graph) for graph in pair.graphs] == [False, True]
+
+
+def test_the_last_source_position_is_not_fetched_from_the_buffers(pair: Pair) -> None:
+    """It is an input, split once for all layers; the best id is the only thing that is looked up."""
+    [last] = [value for value in pair.sessions[1].get_inputs() if value.name == bundle.CROSS_LAST]
+    config = pair.checkpoint.model.config
+    layers = config.num_decoder_layers
+    readers = [node for node in pair.graphs[1].graph for value in node.inputs if value and value.name == last.name]
+    cross = {name for layer in range(layers) for name in bundle.cross_names(layer)}
+    read = Counter(
+        node.op_type for node in pair.graphs[1].graph for value in node.inputs if value and value.name in cross
+    )
+
+    assert (last.type, last.shape) == ("tensor(float)", ["batch", 2 * layers, config.key_value_heads * config.head_dim])
+    assert [node.op_type for node in readers] == ["Split"]
+    assert read == {"GroupQueryAttention": 2 * layers, "Shape": 1}
 
 
 @pytest.mark.parametrize(
@@ -149,9 +178,10 @@ def test_what_the_operator_does_not_do_keeps_its_attention(settings: dict[str, A
     checkpoint = make_checkpoint(**settings)
     graph = decoder_graph(checkpoint.model, checkpoint.tokenizer.special)
     nodes = [node.op_type for node in graph.graph]
-    use_grouped_attention(graph, checkpoint.model.config)
 
+    assert not use_grouped_attention(graph, checkpoint.model.config)
     assert [node.op_type for node in graph.graph] == nodes
+    assert not reads_cross_last(graph)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int8-static", "int8-weights", "int4"])

@@ -68,6 +68,8 @@ def test_languages_are_checked_before_the_bundle_is_made(run: Run, data: Path) -
         (("--sentences", 0), "--sentences is 0; it must be at least 1"),
         (("--report", "nowhere/report.json"), "there is no folder"),
         (("--data", "nowhere.tsv"), "nowhere.tsv does not exist"),
+        (("--precision", "fp16", "--device", "cpu"), "fp16 cannot run on 'cpu', it is for cuda"),
+        (("--precision", "int8", "--device", "cuda"), "int8 cannot run on 'cuda', it is for cpu"),
     ],
 )
 def test_other_options_are_checked_before_the_model_is_read(run: Run, options: tuple[object, ...], reason: str) -> None:

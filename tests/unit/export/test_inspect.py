@@ -148,7 +148,7 @@ def test_bytes_and_nodes_of_a_graph_add_up(exported: Exported) -> None:
         assert facts.unused == facts.external == []
 
 
-@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2"])
+@pytest.mark.parametrize("name", ["tiny-v1", "tiny-v2", "tiny-v3"])
 def test_json_of_a_committed_bundle(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever automates finds all of the manifest and what was measured."""
     assert main(["inspect", str(DATA / name), "--json"]) == 0
@@ -161,14 +161,15 @@ def test_json_of_a_committed_bundle(name: str, capsys: pytest.CaptureFixture[str
     assert facts["problems"] == []
     assert facts["tokenizer_kind"] == "sentencepiece"
     shape, limits = manifest["shape"], manifest["limits"]
-    per_token = 2 * 4 * shape["num_heads"] * shape["head_dim"] * shape["num_decoder_layers"]
+    numbers = 2 * shape["num_heads"] * shape["head_dim"] * shape["num_decoder_layers"]
+    per_token, fixed = (numbers, 4 * numbers) if name == "tiny-v3" else (4 * numbers, 0)
     assert facts["state_bytes"] == {
         "per_source_token": per_token,
         "per_target_token": per_token,
-        "fixed": 0,
-        "longest": per_token * (limits["max_source_tokens"] + limits["max_target_tokens"]),
+        "fixed": fixed,
+        "longest": per_token * (limits["max_source_tokens"] + limits["max_target_tokens"]) + fixed,
     }
-    languages = {"tiny-v1": (["en"], ["de"]), "tiny-v2": (["en", "de", "fr"],) * 2}[name]
+    languages = {"tiny-v1": (["en"], ["de"])}.get(name, (["en", "de", "fr"],) * 2)
     assert (facts["languages"]["sources"], facts["languages"]["targets"]) == languages
     assert set(facts["graphs"]) == set(bundle.GRAPHS)
 
@@ -282,6 +283,48 @@ def widen_cache(model: onnx.ModelProto) -> None:
     for value in model.graph.input:
         if value.name == "self_key.0":
             value.type.tensor_type.shape.dim[1].dim_value = 8
+
+
+def drop_last(model: onnx.ModelProto) -> None:
+    kept = [value for value in model.graph.output if value.name != bundle.CROSS_LAST]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+
+
+def return_floats(model: onnx.ModelProto) -> None:
+    for value in model.graph.output:
+        if value.name == "cross_key.0":
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+            [node] = [node for node in model.graph.node if value.name in node.output]
+            node.output[list(node.output).index(value.name)] = "integers"
+    model.graph.node.append(helper.make_node("Cast", ["integers"], ["cross_key.0"], to=onnx.TensorProto.FLOAT))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (drop_last, "encoder.onnx has no output cross_last, which the decoder or the manifest promises; export"),
+        (
+            return_floats,
+            "encoder.onnx returns cross_key.0 as float32, decoder.onnx takes int8; export the bundle again",
+        ),
+    ],
+)
+def test_graphs_that_do_not_fit_together_are_a_problem(
+    change: Callable[[onnx.ModelProto], None], message: str, tmp_path: Path
+) -> None:
+    """What one returns the other must be able to take."""
+    [problem] = inspect_bundle(plant(DATA / "tiny-v3", tmp_path / "broken", bundle.ENCODER, change)).problems
+
+    assert message in problem
+
+
+def test_a_manifest_that_does_not_say_that_there_is_cross_last_is_a_problem(tmp_path: Path) -> None:
+    """An older server would take such a bundle for one that it can feed."""
+    copy = Path(shutil.copytree(DATA / "tiny-v3", tmp_path / "copy"))
+    replace(load_manifest(copy), cross_last=False).write(copy)
+
+    assert [problem for problem in inspect_bundle(copy).problems if "cross_last" in problem]
 
 
 def add_unused(model: onnx.ModelProto) -> None:

@@ -102,6 +102,7 @@ def test_nothing_of_the_exporting_machine_is_in_the_file(exported: Exported) -> 
         assert str(Path(__file__).parents[3]).encode() not in content
 
 
+@pytest.mark.usefixtures("exporting_anew")
 def test_the_same_checkpoint_gives_the_same_files(tmp_path: Path) -> None:
     """To the byte, so that a bundle's version says whether anything changed."""
     checkpoint = make_checkpoint()

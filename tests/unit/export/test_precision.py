@@ -20,7 +20,7 @@ from dragoman.export.bundle import load_manifest
 from dragoman.export.decode import BundleSession
 from dragoman.export.errors import ExportError
 from dragoman.export.half import LARGEST, to_half
-from dragoman.export.precision import DEVICES, Precision, write_graphs
+from dragoman.export.precision import DEVICES, Precision, devices_for, write_graphs
 from dragoman.export.quantize import quantize_rows
 from dragoman.export.to_onnx import decoder_graph, encoder_graph
 from dragoman.export.weights_only import quantize_blocks
@@ -180,6 +180,54 @@ def test_the_manifest_says_for_what_it_is(exported: Exported, tmp_path: Path) ->
         np.dtype(np.float16)
     }
     assert load_manifest(exported.int8).devices == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted", "expected"),
+    [
+        ("fp32", None, ("cpu", "cuda")),
+        ("fp32", ["cuda", "cpu"], ("cpu", "cuda")),
+        ("fp32", ["cpu"], ("cpu",)),
+        ("fp32", ["cuda"], ("cuda",)),
+        ("fp16", ["cuda"], ("cuda",)),
+        ("int8", ["cpu"], ("cpu",)),
+    ],
+)
+def test_devices_can_be_fewer(precision: Precision, wanted: list[str] | None, expected: tuple[str, ...]) -> None:
+    """Those of the precision, or some of them."""
+    assert devices_for(precision, wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "wanted", "message"),
+    [
+        ("fp16", ["cpu"], "fp16 cannot run on 'cpu', it is for cuda; for cpu take --precision fp32 or int8 or"),
+        ("int8-static", ["cpu", "cuda"], "int8-static cannot run on 'cuda', it is for cpu; .* fp32 or fp16"),
+        ("fp32", ["tpu"], "fp32 cannot run on 'tpu', it is for cpu and cuda; choose cpu or cuda"),
+        ("fp32", [], "a bundle of no device cannot be run; fp32 is for cpu and cuda"),
+    ],
+)
+def test_a_device_that_the_precision_cannot_run_on_is_refused(
+    precision: Precision, wanted: list[str], message: str, tmp_path: Path
+) -> None:
+    """Before anything is written, and with what can be chosen."""
+    with pytest.raises(ExportError, match=message):
+        write_bundle(make_checkpoint(), tmp_path / "out", name="b", precision=precision, verify=None, devices=wanted)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fp32_for_cuda_alone_has_the_graphs_of_both(tmp_path: Path) -> None:
+    """Only the manifest says less; for CPUs alone the decoder is another one."""
+    written: dict[str, tuple[tuple[str, ...], bytes]] = {}
+    for name, devices in {"both": None, "cuda": ("cuda",), "cpu": ("cpu",)}.items():
+        out = tmp_path / name
+        manifest = write_bundle(make_checkpoint(), out, name="b", precision="fp32", verify=None, devices=devices)
+        written[name] = manifest.devices, (out / bundle.DECODER).read_bytes()
+
+    assert [devices for devices, _ in written.values()] == [("cpu", "cuda"), ("cuda",), ("cpu",)]
+    assert written["cuda"][1] == written["both"][1]
+    assert written["cpu"][1] != written["both"][1]
 
 
 # Integers

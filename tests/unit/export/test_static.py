@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnxscript import ir
 
+from dragoman.export import bundle
 from dragoman.export.activations import Probe, measure
 from dragoman.export.calibration import MOST_TEXTS, CalibrationPair, calibrate, tokenize
 from dragoman.export.commands.publish import calibration_texts, check_publish_options
@@ -50,10 +52,11 @@ def test_maxima_are_those_of_all_texts(checkpoint: Checkpoint) -> None:
     encoder, decoder = graphs(checkpoint)
     special, pairs = checkpoint.tokenizer.special, calibration(checkpoint, 20)
     found = calibrate(encoder, decoder, pairs, special)
+    totals = (found.encoder, found.decoder)
     with Probe(encoder, inputs_of_products(encoder)) as one, Probe(decoder, inputs_of_products(decoder)) as other:
         alone = [measure(one, other, [pair.source], [pair.target], special) for pair in pairs]
 
-    for total, parts in zip(found, zip(*alone, strict=True), strict=True):
+    for total, parts in zip(totals, zip(*((one.encoder, one.decoder) for one in alone), strict=True), strict=True):
         assert len(total) > 4
         for name, value in total.items():
             # Padding is computed too, and may be the largest.
@@ -71,11 +74,13 @@ def test_a_scale_is_the_largest_activation_and_biases_are_part_of_products(check
     assert types["QuantizeLinear"] == len(largest)
     assert types["MatMul"] == types["Gemm"] == types["MatMulInteger"] == 0
     steps = {
-        str(required(node.inputs[0]).name): float(required(array_of(node.inputs[1])))
+        str(node.outputs[0].name).removesuffix("_u8"): float(required(array_of(node.inputs[1])))
         for node in decoder.graph
         if node.op_type == "QuantizeLinear"
     }
-    assert steps == pytest.approx({name: value / 127 for name, value in largest.items()})
+    counts = {name: 255 if name.startswith("relu") else 127 for name in largest}
+    assert set(counts.values()) == {127, 255}
+    assert steps == pytest.approx({name: value / counts[name] for name, value in largest.items()})
     added = [
         array.ndim
         for node in decoder.graph
@@ -86,12 +91,40 @@ def test_a_scale_is_the_largest_activation_and_biases_are_part_of_products(check
     assert 1 not in added
 
 
+def test_a_relu_is_part_of_the_rounding(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """There is none left, and with one in front of what is rounded from 0 on, every number is the same."""
+    encoder, _ = graphs(checkpoint)
+    kinds = Counter(node.op_type for node in encoder.graph)
+    quantize_static(encoder, dict.fromkeys(inputs_of_products(encoder), 1.5))  # so that some are cut off
+    ir.save(encoder, tmp_path / "without.onnx")
+    model = onnx.load(tmp_path / "without.onnx")
+    zeros = {t.name for t in model.graph.initializer if not onnx.numpy_helper.to_array(t).any()}
+    rounded = [n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[2] in zeros]
+    products = [n for n in model.graph.node if n.op_type == "MatMulIntegerToFloat" and n.input[4] in zeros]
+    for node in rounded:
+        before, name = node.input[0], f"{node.input[0]}_positive"
+        node.input[0] = name
+        place = list(model.graph.node).index(node)
+        model.graph.node.insert(place, onnx.helper.make_node("Relu", [before], [name]))
+    onnx.save(model, tmp_path / "with.onnx")
+    feeds = {bundle.INPUT_IDS: np.arange(4, 34).reshape(3, 10), bundle.SOURCE_LENGTHS: np.array([10, 1, 7])}
+    with_relu, without = (
+        onnxruntime.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"]).run(None, feeds)
+        for name in ("with", "without")
+    )
+
+    assert kinds["Relu"] == len(rounded) == len(products) == 2  # one per layer
+    assert not [node for node in encoder.graph if node.op_type == "Relu"]
+    for one, other in zip(with_relu, without, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_an_activation_beyond_calibration_is_cut_off(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """With far too small a maximum the text is another one: the scales are really used."""
     special = checkpoint.tokenizer.special
     for name, factor in (("right", 1.0), ("small", 0.01)):
         encoder, decoder = graphs(checkpoint)
-        _, maxima = calibrate(encoder, decoder, calibration(checkpoint), special)
+        maxima = calibrate(encoder, decoder, calibration(checkpoint), special).decoder
         quantize_static(decoder, {key: value * factor for key, value in maxima.items()})
         ir.save(decoder, tmp_path / f"{name}.onnx")
     right, small = (
@@ -137,7 +170,10 @@ def test_only_so_many_texts_are_read(checkpoint: Checkpoint) -> None:
     special, pairs = checkpoint.tokenizer.special, calibration(checkpoint, 4)
     many = [pairs[0]] * MOST_TEXTS + pairs
 
-    assert calibrate(encoder, decoder, many, special) == calibrate(encoder, decoder, pairs[:1], special)
+    first, second = (calibrate(encoder, decoder, texts, special) for texts in (many, pairs[:1]))
+    assert (first.encoder, first.decoder) == (second.encoder, second.decoder)
+    for name, scales in first.scales.items():
+        np.testing.assert_array_equal(scales, second.scales[name])
 
 
 @pytest.mark.parametrize(("count", "compared", "expected"), [(1000, 200, range(200, 712)), (300, 200, range(300))])
@@ -150,7 +186,7 @@ def test_scales_and_quality_come_from_different_texts(count: int, compared: int,
 
 def test_the_command_asks_for_texts_even_if_nothing_is_compared() -> None:
     """The scales have to come from somewhere."""
-    options = argparse.Namespace(precision="int8-static", data=None, no_verify=True)
+    options = argparse.Namespace(precision="int8-static", device=None, data=None, no_verify=True)
 
     with pytest.raises(ExportError, match="int8-static takes its scales from texts: give --data"):
         check_publish_options(options)

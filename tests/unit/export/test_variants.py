@@ -18,7 +18,7 @@ from dragoman.export.decode import BundleSession
 from dragoman.export.to_onnx import shape_of
 from dragoman.export.verify import verify
 from dragoman.export.write import write_bundle
-from tests.fakes.bundles import make_checkpoint, plant, random_sources
+from tests.fakes.bundles import converted, make_checkpoint, plant, random_sources
 from tests.fakes.variants import Exported
 
 
@@ -38,6 +38,21 @@ def test_int8_texts_do_not_depend_on_the_batch(exported: Exported) -> None:
 
     assert not [node.name for node in nodes if node.op_type in ("MatMul", "Gemm")]
     assert report.problems == ()
+
+
+def test_fp32_for_cpus_agrees_with_the_model(exported: Exported, tmp_path: Path) -> None:
+    """With attention over what a row has, where the operator can do it: logits and texts are PyTorch's as before."""
+    folder = converted(exported.fp32, tmp_path / "out", "fp32", ("cpu",))
+    report = verify(folder, exported.checkpoint, None, sentences=20)
+    kinds = {node.op_type for node in onnx.load(folder / bundle.DECODER).graph.node}
+    config = exported.checkpoint.model.config
+
+    assert report.problems == ()
+    assert report.identical + report.ties == 20
+    assert report.max_logit_difference < 1e-4
+    assert load_manifest(folder).devices == ("cpu",)
+    grouped = config.positions != "relative" and config.head_dim % 8 == 0
+    assert ("GroupQueryAttention" in kinds, "Attention" in kinds) == (grouped, not grouped)
 
 
 def test_rows_of_different_age_share_a_step(exported: Exported) -> None:

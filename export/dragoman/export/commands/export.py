@@ -9,7 +9,7 @@ from dragoman.export.commands.publish import add_publish_arguments, check_publis
 from dragoman.export.commands.verify import add_verification_arguments, held_out_pairs
 from dragoman.export.ctranslate2 import verify_ctranslate2, write_ctranslate2
 from dragoman.export.errors import ExportError
-from dragoman.model.checkpoint import load_checkpoint
+from dragoman.model.checkpoint import Checkpoint, load_checkpoint
 from dragoman.model.errors import ModelError
 
 HELP = "write a bundle from a checkpoint"
@@ -40,14 +40,16 @@ def run(args: argparse.Namespace) -> int:
     check_publish_options(args)
     if args.report is not None and args.no_verify:
         raise ExportError("--report is about the verification that --no-verify leaves out; give one of them")
-    checkpoint = load_checkpoint(args.checkpoint)
+    checkpoint = _load(args.checkpoint)
     pairs = held_out_pairs(args, checkpoint)
     publish(checkpoint, args, pairs)
     return 0
 
 
 def _export_ctranslate2(args: argparse.Namespace) -> int:
-    checkpoint = load_checkpoint(args.checkpoint)
+    if args.device is not None:
+        raise ExportError("--device is about bundles: a CTranslate2 model runs on any device; leave it out")
+    checkpoint = _load(args.checkpoint)
 
     def check(folder: Path) -> None:
         print(verify_ctranslate2(folder, checkpoint, precision=args.precision))
@@ -56,3 +58,10 @@ def _export_ctranslate2(args: argparse.Namespace) -> int:
     size = sum(path.stat().st_size for path in args.out.iterdir())
     print(f"{args.out}: CTranslate2 model, {args.precision}, {size / 1e6:.1f} MB")
     return 0
+
+
+def _load(path: Path) -> Checkpoint:
+    """Load the checkpoint, and say which one of a run it is."""
+    checkpoint = load_checkpoint(path)
+    print(f"{checkpoint.path}: checkpoint of step {checkpoint.step}")
+    return checkpoint

@@ -10,7 +10,7 @@ from dragoman.export.calibration import MOST_TEXTS, tokenize
 from dragoman.export.commands.verify import chosen_languages, compare
 from dragoman.export.errors import ExportError
 from dragoman.export.verify import require, requirement
-from dragoman.export.write import DEVICES, write_bundle
+from dragoman.export.write import DEVICES, devices_for, write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.readers import Pair
 
@@ -27,6 +27,12 @@ def add_publish_arguments(parser: argparse.ArgumentParser) -> None:
         help="int8, int8-static, int8-weights and int4 are for the CPU, fp16 for GPUs (default: fp32)",
     )
     parser.add_argument(
+        "--device",
+        choices=sorted({device for devices in DEVICES.values() for device in devices}),
+        help="what the bundle is for; cpu makes a step of fp32 faster there, and keeps the bundle off GPUs (default: "
+        "all devices that the precision can run on)",
+    )
+    parser.add_argument(
         "--data",
         type=Path,
         metavar="FILE",
@@ -41,6 +47,7 @@ def check_publish_options(args: argparse.Namespace) -> None:
     Raises:
         ExportError: Says what to give.
     """
+    devices_for(args.precision, chosen_devices(args))
     if args.data is not None:
         return
     if args.precision == _CALIBRATED:
@@ -50,6 +57,11 @@ def check_publish_options(args: argparse.Namespace) -> None:
             f"{args.precision} changes the numbers, so its quality must be measured: give --data FILE.tsv with "
             "held-out pairs"
         )
+
+
+def chosen_devices(args: argparse.Namespace) -> tuple[str, ...] | None:
+    """Return what --device says, None where it is not given."""
+    return None if args.device is None else (args.device,)
 
 
 def publish(checkpoint: Checkpoint, args: argparse.Namespace, pairs: Sequence[Pair] | None) -> None:
@@ -76,9 +88,13 @@ def publish(checkpoint: Checkpoint, args: argparse.Namespace, pairs: Sequence[Pa
         precision=args.precision,
         verify=None if args.no_verify else check,
         calibration=calibration,
+        devices=chosen_devices(args),
     )
     size = sum(path.stat().st_size for path in args.out.iterdir())
-    print(f"{args.out}: {manifest.name} {manifest.precision} version {manifest.version}, {size / 1e6:.1f} MB")
+    print(
+        f"{args.out}: {manifest.name} {manifest.precision} for {' and '.join(manifest.devices)}, "
+        f"version {manifest.version}, {size / 1e6:.1f} MB"
+    )
 
 
 def calibration_texts(pairs: Sequence[Pair], compared: int) -> Sequence[Pair]:

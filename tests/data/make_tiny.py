@@ -1,9 +1,11 @@
-"""Makes tiny-v2, a bundle of format 2: number words of three languages, any of them into any other.
+"""Makes tiny-v2 and tiny-v3, bundles of format 2 and 3: number words of three languages, any of them into any other.
 
-    python tests/data/make_tiny_v2.py OUT
+    python tests/data/make_tiny.py 2 OUT
+    python tests/data/make_tiny.py 3 OUT
 
-Not run by the tests: the bundle is committed and stays as it is. A language is chosen by a token in front of
-the source and by one that the target begins with, as NLLB has it.
+Not run by the tests: the bundles are committed and stay as they are. A language is chosen by a token in front of
+the source and by one that the target begins with, as NLLB has it. Format 3 is int8-static: keys and values of
+8 bits, and the last source position handed from the encoder to the decoder.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dragoman.export import bundle
-from dragoman.export.write import write_bundle
+from dragoman.export.calibration import CalibrationPair
+from dragoman.export.write import Precision, write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.languages import Languages, LanguageTokens
@@ -38,6 +41,8 @@ TAGS = list(WORDS)
 SPECIAL = SpecialIds(suppressed=(4, 5, 6))
 LONGEST = 8
 STEPS = 4000
+PRECISIONS: dict[int, Precision] = {2: "fp32", 3: "int8-static"}
+WIDTHS = {2: 24, 3: 32}  # of two heads; those of 8-bit keys and values are multiples of 8
 
 
 def make_tokenizer() -> SentencePieceTokenizer:
@@ -69,28 +74,33 @@ def make_languages() -> Languages:
     )
 
 
-def train(tokenizer: SentencePieceTokenizer, languages: Languages) -> Transformer:
-    """Return a model that translates nearly everything."""
+def example(tokenizer: SentencePieceTokenizer, languages: Languages, generator: random.Random) -> CalibrationPair:
+    """Return a source and its translation, as the model reads them."""
+    source, target = generator.choice(TAGS), generator.choice(TAGS)
+    numbers = [generator.randrange(9) for _ in range(generator.randint(1, LONGEST))]
+    text, expected = (" ".join(WORDS[tag][i] for i in numbers) for tag in (source, target))
+    return CalibrationPair(
+        languages.frame(tokenizer.encode(text), source, target),
+        [*languages.first_target(target), *tokenizer.encode(expected)],
+    )
+
+
+def train(tokenizer: SentencePieceTokenizer, languages: Languages, width: int) -> Transformer:
+    """Return a model of this width that translates nearly everything."""
     torch.manual_seed(0)
     generator = random.Random(0)
     model = Transformer(
         ModelConfig(
-            tokenizer.vocab_size, d_model=24, d_ff=48, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+            tokenizer.vocab_size, d_model=width, d_ff=48, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
             dropout=0.0, max_source_tokens=48, max_target_tokens=48,
         )
     )  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=STEPS)
     for _ in range(STEPS):
-        sources, inputs, outputs = [], [], []
-        for _ in range(64):
-            source, target = generator.choice(TAGS), generator.choice(TAGS)
-            numbers = [generator.randrange(9) for _ in range(generator.randint(1, LONGEST))]
-            text, expected = (" ".join(WORDS[tag][i] for i in numbers) for tag in (source, target))
-            sources.append(languages.frame(tokenizer.encode(text), source, target))
-            ids = [*languages.first_target(target), *tokenizer.encode(expected)]
-            inputs.append([SPECIAL.start, *ids[:-1]])
-            outputs.append(ids)
+        pairs = [example(tokenizer, languages, generator) for _ in range(64)]
+        sources, outputs = [pair.source for pair in pairs], [pair.target for pair in pairs]
+        inputs = [[SPECIAL.start, *ids[:-1]] for ids in outputs]
         lengths = torch.tensor([len(ids) for ids in sources])
         states = model(pad_rows(sources, SPECIAL.pad), lengths, pad_rows(inputs, SPECIAL.pad))
         expected_ids = pad_rows(outputs, SPECIAL.pad)
@@ -118,14 +128,17 @@ def slim(folder: Path) -> None:
     replace(manifest, sha256=hashes).write(folder)
 
 
-def main(out: Path) -> None:
-    """Make the bundle."""
+def main(version: int, out: Path) -> None:
+    """Make the bundle of a format."""
     tokenizer, languages = make_tokenizer(), make_languages()
-    model = train(tokenizer, languages)
+    model = train(tokenizer, languages, WIDTHS[version])
     checkpoint = Checkpoint(Path(), model, tokenizer, "en", "de", STEPS, languages)
-    write_bundle(checkpoint, out, name="tiny", precision="fp32", verify=None)
+    generator = random.Random(1)
+    calibration = [example(tokenizer, languages, generator) for _ in range(200)]
+    precision = PRECISIONS[version]
+    write_bundle(checkpoint, out, name="tiny", precision=precision, verify=None, calibration=calibration)
     slim(out)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))
