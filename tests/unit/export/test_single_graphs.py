@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnxruntime
@@ -22,6 +22,7 @@ from tests.fakes.models import make_config
 
 PRECISIONS: tuple[Precision, ...] = ("fp32", "fp16", "int8", "int4")
 NEAR = {"fp32": 1e-4, "fp16": 0.02, "int8": 0.3, "int4": 1.2}
+Stack = TypeVar("Stack", DecoderOnly, EncoderOnly)
 DECODERS: dict[str, dict[str, Any]] = {
     "like LLaMA": {"positions": "rotary", "norm": "rms", "bias": False, "activation": "silu", "gated": True},
     "like GPT": {"positions": "learned", "activation": "gelu"},
@@ -51,19 +52,21 @@ class LanguageModel:
         return next_ids, logits
 
 
-def random_weights(model: torch.nn.Module) -> None:
+def make(kind: type[Stack], **settings: Any) -> Stack:
+    """Return a model with random weights, always the same ones."""
     torch.manual_seed(0)
+    model = kind(make_config(**settings)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.dim() == 1 else 0.2))
+    return model
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("settings", DECODERS.values(), ids=list(DECODERS))
 def test_a_prompt_and_steps_are_the_full_pass(settings: dict[str, Any], precision: Precision, tmp_path: Path) -> None:
     """One graph reads four tokens at once and three one by one; logits are the model's at every position."""
-    model = DecoderOnly(make_config(**settings)).eval()
-    random_weights(model)
+    model = make(DecoderOnly, **settings)
     write_language_model(model, SPECIAL_IDS, tmp_path / "g.onnx", precision)
     tokens = np.random.default_rng(0).integers(4, 50, (3, 7))
     with torch.inference_mode():
@@ -91,8 +94,7 @@ def test_log_probabilities_are_those_of_the_whole_vocabulary(
     settings: dict[str, Any], precision: Precision, tmp_path: Path
 ) -> None:
     """On request; ids that are never generated keep their share, here most of it."""
-    model = DecoderOnly(make_config(**settings)).eval()
-    random_weights(model)
+    model = make(DecoderOnly, **settings)
     with torch.no_grad():
         model.output_weight[list(SPECIAL_IDS.never_generated)] *= 10
     write_language_model(model, SPECIAL_IDS, tmp_path / "g.onnx", precision)
@@ -119,8 +121,7 @@ def test_log_probabilities_are_those_of_the_whole_vocabulary(
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_encoder_gives_a_state_per_token(precision: Precision, tmp_path: Path) -> None:
     """As the model does; padding behind a text changes nothing."""
-    model = EncoderOnly(make_config(norm_position="post", positions="learned")).eval()
-    random_weights(model)
+    model = make(EncoderOnly, norm_position="post", positions="learned")
     write_encoder(model, tmp_path / "g.onnx", precision)
     session = onnxruntime.InferenceSession(tmp_path / "g.onnx", providers=["CPUExecutionProvider"])
     ids, lengths = np.random.default_rng(0).integers(4, 50, (3, 9)), np.array([9, 4, 1])
