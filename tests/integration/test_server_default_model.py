@@ -74,7 +74,7 @@ def test_rows_of_different_age_share_steps_in_int8(expected: dict[str, list[int]
     manifest = load_manifest(DEFAULT_BUNDLE)
     tokenizer = bundle.load_tokenizer(DEFAULT_BUNDLE, manifest)
     runtime = OnnxRuntime(DEFAULT_BUNDLE, manifest, device="cpu", threads=1, encode_tokens=512)
-    pool = make_pool(3, manifest.shape, manifest.limits)
+    pool = make_pool(3, manifest.shape, manifest.limits, types=runtime.slot_types)
     waiting, running = list(SENTENCES), []  # type: list[str], list[str]
     found: dict[str, list[int]] = {text: [] for text in SENTENCES}
     steps = 0
