@@ -324,6 +324,8 @@ def write_built_in(run: Path) -> None:
     for graph in GRAPHS:
         for tensor in onnx.load(BUILT_IN / graph).graph.initializer:
             tensors[tensor.name.removeprefix("model.")] = onnx.numpy_helper.to_array(tensor)
+    for name in [name for name in tensors if name.endswith("_cross_steps")]:  # the product counts in steps of int8
+        tensors[name.removesuffix("_cross_steps")] = tensors[name] * tensors["cross_scales"]
     weights = {name: value for name, value in tensors.items() if name.endswith((".weight", ".bias"))}
     for name in [name for name in tensors if name.endswith(".weight_i8")]:
         scales = tensors[name.replace("_i8", "_scales_static")]  # one per output

@@ -75,7 +75,7 @@ def test_the_built_in_models_weights_are_those_of_its_bundle(tmp_path: Path) -> 
     cross = encoder.run(None, {bundle.INPUT_IDS: source_ids, bundle.SOURCE_LENGTHS: source_lengths})
     names = [value.name for value in encoder.get_outputs()]
     shape = bundle.load_manifest(BUILT_IN).shape
-    states = {n: np.zeros(shape.state_size(3, 4), np.float32) for i in range(2) for n in shape.state_names(i)}
+    states = {n: np.zeros(shape.state_size(3, 4), np.int8) for i in range(2) for n in shape.state_names(i)}
     inputs = {bundle.INPUT_IDS: np.full((3, 1), 2), bundle.CACHE_LENGTHS: np.zeros(3, np.int64), **states}
     (logits,) = decoder.run(
         [bundle.LOGITS], {**inputs, bundle.SOURCE_LENGTHS: source_lengths, **dict(zip(names, cross, strict=True))}
