@@ -144,7 +144,11 @@ def running(model: BenchModel, arguments: argparse.Namespace) -> Iterator[list[S
     """Start all servers; they stop at the end."""
     bundle = model.bundle(as_precision(arguments.precision))
     threads = str(arguments.threads)
-    commands = {OURS: serve_command("--threads", threads, model=bundle)}
+    commands: dict[str, list[str]] = {}
+    for replicas in sorted(arguments.replicas, reverse=True):
+        of_each = max(1, arguments.threads // replicas)
+        title = f"{OURS}, {replicas} x {of_each} threads" if commands else OURS
+        commands[title] = serve_command("--threads", str(of_each), "--replicas", str(replicas), model=bundle)
     for replicas in arguments.replicas:
         of_each = max(1, arguments.threads // replicas)
         title = f"{CTRANSLATE2}, {replicas} x {of_each} threads" + (", awake" if of_each > 1 else "")
@@ -213,7 +217,7 @@ def read_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="+",
         type=int,
         default=[1, 2],
-        help="of CTranslate2, each a server of its own: they share the threads",
+        help="of each side, each a server of its own: they share the threads; ours without a number has the most",
     )
     parser.add_argument("--window-ms", type=float, default=5.0, help="of CTranslate2's batches")
     parser.add_argument("--max-batch", type=int, default=32, help="of CTranslate2")
