@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Generic, NoReturn, TypeVar
 
-from dragoman.client.commands.lines import Line, Skipped
+from tqdm import tqdm
+
+from dragoman.client.aio import AsyncTranslationClient
+from dragoman.client.commands.common import BATCHES_IN_FLIGHT
+from dragoman.client.commands.lines import Line, Skipped, batches
 from dragoman.client.commands.outage import Outage
+from dragoman.client.commands.output import Write
+from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import place, refused_lines
+from dragoman.client.commands.tally import Tally
 from dragoman.client.errors import (
     CallError,
     CommandError,
@@ -23,6 +30,7 @@ from dragoman.client.errors import (
     InvalidRequestError,
     MessageTooLargeError,
 )
+from dragoman.client.results import FinishReason
 
 _Result = TypeVar("_Result")
 
@@ -137,6 +145,50 @@ class Calls(Generic[_Result]):
             self._say(f"--batch is more than this server takes; sending {limit} lines per call, its limit")
         self._most_lines = limit
         return limit
+
+
+async def run_batches(
+    calls: Calls[_Result],
+    lines: Iterator[Line | None],
+    *,
+    max_lines: int,
+    write: Write,
+    form: Callable[[Line, _Result | Skipped], str],
+    tally: Tally,
+    progress: tqdm[NoReturn],
+    reason_of: Callable[[_Result], FinishReason] = lambda _: FinishReason.UNSPECIFIED,
+) -> None:
+    """Send lines in batches, several at a time, and write and count what became of each, in order.
+
+    Args:
+        calls: Makes the calls.
+        lines: None where the input makes us wait.
+        max_lines: Of a batch.
+        write: Takes the output.
+        form: Makes a line's output.
+        tally: Counts the lines.
+        progress: Shows how many are done.
+        reason_of: Says why a result ended.
+    """
+
+    async def work(batch: tuple[Line, ...]) -> tuple[tuple[Line, ...], list[_Result | Skipped]]:
+        return batch, await calls.run(batch)
+
+    def emit(done: tuple[tuple[Line, ...], list[_Result | Skipped]]) -> None:
+        write("".join(map(form, *done)))
+        for line, outcome in zip(*done, strict=True):
+            if isinstance(outcome, Skipped):
+                tally.skip(line, outcome)
+            else:
+                tally.add(line, reason_of(outcome))
+        progress.update(len(done[0]))
+
+    await run_in_order(batches(lines, max_lines=max_lines), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
+
+
+async def most_lines(client: AsyncTranslationClient, model: str) -> int:
+    """Ask how many lines a call may have."""
+    return (await client.model(model)).limits.max_texts
 
 
 def _split(part: list[int], size: int) -> list[list[int]]:

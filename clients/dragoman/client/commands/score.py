@@ -21,9 +21,8 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from dragoman.client.aio import AsyncTranslationClient
-from dragoman.client.commands.calls import Calls
+from dragoman.client.commands.calls import Calls, most_lines, run_batches
 from dragoman.client.commands.common import (
-    BATCHES_IN_FLIGHT,
     SKIP,
     add_files,
     add_server,
@@ -33,10 +32,9 @@ from dragoman.client.commands.common import (
     saying_what_is_lost,
 )
 from dragoman.client.commands.decoding import add_priority
-from dragoman.client.commands.lines import Line, Skipped, batches
+from dragoman.client.commands.lines import Line, Skipped
 from dragoman.client.commands.outage import Outage
 from dragoman.client.commands.output import STDOUT, Write, open_output
-from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import failure
 from dragoman.client.commands.tally import Tally
 from dragoman.client.errors import CallError, CommandError, DragomanError
@@ -45,8 +43,6 @@ from dragoman.client.results import PairScore
 
 HELP = "say how probable given translations are, through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
-
-_Scored = tuple[tuple[Line, ...], list[PairScore | Skipped]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,16 +88,6 @@ async def _score(
     tally: Tally,
     args: argparse.Namespace,
 ) -> None:
-    def emit(scored: _Scored) -> None:
-        batch, outcomes = scored
-        write("".join(map(form, batch, outcomes)))
-        for line, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, Skipped):
-                tally.skip(line, outcome)
-            else:
-                tally.add(line)
-        progress.update(len(batch))
-
     def explain(error: CallError, failed: Sequence[Line]) -> CommandError:
         return failure(error, failed, server=args.server, timeout_s=args.timeout, done="scored", goes_on=True)
 
@@ -117,12 +103,9 @@ async def _score(
             )
             return result.scores
 
-        async def ask_limit() -> int:
-            return (await client.model(args.model)).limits.max_texts
-
         calls = Calls(
             send,
-            ask_limit=ask_limit,
+            ask_limit=lambda: most_lines(client, args.model),
             explain=explain,
             outage=Outage(args.server, args.wait, _say),
             say=_say,
@@ -130,10 +113,7 @@ async def _score(
             problem_of=_problem,
         )
 
-        async def work(batch: tuple[Line, ...]) -> _Scored:
-            return batch, await calls.run(batch)
-
-        await run_in_order(batches(lines, max_lines=args.batch), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
+        await run_batches(calls, lines, max_lines=args.batch, write=write, form=form, tally=tally, progress=progress)
 
 
 def _problem(line: Line) -> str:

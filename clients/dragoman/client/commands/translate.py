@@ -23,9 +23,8 @@ from tqdm import tqdm
 
 from dragoman.client.aio import AsyncTranslationClient
 from dragoman.client.client import TranslationClient
-from dragoman.client.commands.calls import Calls
+from dragoman.client.commands.calls import Calls, most_lines, run_batches
 from dragoman.client.commands.common import (
-    BATCHES_IN_FLIGHT,
     SKIP,
     add_files,
     add_server,
@@ -35,10 +34,9 @@ from dragoman.client.commands.common import (
     saying_what_is_lost,
 )
 from dragoman.client.commands.decoding import add_decoding_arguments, add_priority, decoding_options
-from dragoman.client.commands.lines import Line, Skipped, batches
+from dragoman.client.commands.lines import Line, Skipped
 from dragoman.client.commands.outage import Outage
 from dragoman.client.commands.output import STDOUT, FieldsLine, Write, json_line, open_output, plain_line
-from dragoman.client.commands.pipeline import run_in_order
 from dragoman.client.commands.report import failure
 from dragoman.client.commands.streaming import stream_lines
 from dragoman.client.commands.tally import Tally
@@ -48,9 +46,6 @@ from dragoman.client.results import Translation
 
 HELP = "translate texts through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
-
-_Batch = tuple[Line, ...]
-_Translated = tuple[_Batch, list[Translation | Skipped]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +173,6 @@ async def _translate(
     outage: Outage,
     settings: _Settings,
 ) -> None:
-    def emit(translated: _Translated) -> None:
-        batch, outcomes = translated
-        write("".join(map(form, batch, outcomes)))
-        for line, outcome in zip(batch, outcomes, strict=True):
-            if isinstance(outcome, Skipped):
-                tally.skip(line, outcome)
-            else:
-                tally.add(line, outcome.finish_reason)
-        progress.update(len(batch))
-
     async with AsyncTranslationClient(settings.server, timeout_s=settings.timeout_s) as client:
 
         async def send(sent: Sequence[Line]) -> Sequence[Translation]:
@@ -201,17 +186,24 @@ async def _translate(
             )
             return result.translations
 
-        async def ask_limit() -> int:
-            return (await client.model(settings.model)).limits.max_texts
-
         calls = Calls(
-            send, ask_limit=ask_limit, explain=settings.explain, outage=outage, say=_say, skips=settings.skips
+            send,
+            ask_limit=lambda: most_lines(client, settings.model),
+            explain=settings.explain,
+            outage=outage,
+            say=_say,
+            skips=settings.skips,
         )
-
-        async def work(batch: _Batch) -> _Translated:
-            return batch, await calls.run(batch)
-
-        await run_in_order(batches(lines, max_lines=settings.max_lines), work, emit, max_in_flight=BATCHES_IN_FLIGHT)
+        await run_batches(
+            calls,
+            lines,
+            max_lines=settings.max_lines,
+            write=write,
+            form=form,
+            tally=tally,
+            progress=progress,
+            reason_of=lambda translation: translation.finish_reason,
+        )
 
 
 def _stream(lines: Iterator[Line | None], write: Write, tally: Tally, outage: Outage, settings: _Settings) -> None:
