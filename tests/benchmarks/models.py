@@ -21,7 +21,8 @@ import torch
 
 from dragoman.export.bundle import GRAPHS, load_manifest, load_tokenizer
 from dragoman.export.calibration import MOST_TEXTS, CalibrationPair, tokenize
-from dragoman.export.ctranslate2 import is_model_folder, write_ctranslate2
+from dragoman.export.ctranslate2 import write_ctranslate2
+from dragoman.export.destination import is_model_folder
 from dragoman.export.precision import Precision
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -20,6 +20,7 @@ from dragoman.export.calibration import CalibrationPair
 from dragoman.export.grouped import reads_cross_last
 from dragoman.export.precision import Precision, convert, devices_for
 from dragoman.export.storage import save
+from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.generated import examples
@@ -75,6 +76,19 @@ def random_sources(checkpoint: Checkpoint, lengths: list[int]) -> list[list[int]
     generator = np.random.default_rng(0)
     size, eos = checkpoint.model.config.vocab_size, checkpoint.tokenizer.special.eos
     return [[*generator.integers(4, size, n - 1).tolist(), eos] for n in lengths]
+
+
+def write_with_states(folder: Path, decoder_layer: Literal["self-attention", "ssru"]) -> Path:
+    """Write the fp32 bundle of a model with this kind of decoder layer, whose texts depend on its states."""
+    out = folder / "fp32"
+    checkpoint = make_checkpoint(gain=2, decoder_layer=decoder_layer)
+    write_bundle(checkpoint, out, name="states", precision="fp32", verify=None)
+    return out
+
+
+def without_eos(targets: list[list[int]], manifest: bundle.Manifest) -> list[list[int]]:
+    """Return targets as the engine gives them."""
+    return [[token for token in target if token != manifest.special.eos] for target in targets]
 
 
 def random_calibration(config: ModelConfig, special: SpecialIds, count: int = 40) -> list[CalibrationPair]:

@@ -10,10 +10,9 @@ import torch
 
 from dragoman.export.bundle import Manifest, load_manifest
 from dragoman.export.decode import BundleSession
-from dragoman.export.write import write_bundle
 from dragoman.server.slot_types import SlotTypes
 from tests.fakes.bundle_bench import BundleBench
-from tests.fakes.bundles import converted, make_checkpoint, random_sources
+from tests.fakes.bundles import converted, make_checkpoint, random_sources, without_eos, write_with_states
 from tests.fakes.device import FakeMemory
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 17, 30, 40, 55, 70]
@@ -23,10 +22,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", params=["self-attention", "ssru"])
 def fp32(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp(request.param) / "fp32"
-    checkpoint = make_checkpoint(gain=2, decoder_layer=request.param)
-    write_bundle(checkpoint, out, name="bytes", precision="fp32", verify=None)
-    return out
+    return write_with_states(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +49,7 @@ def test_texts_are_those_of_the_graphs_alone(
     alone = [session.greedy([source], [limit])[0] for source in sources]
     bench = BundleBench(static, manifest, rows=4, memory=FakeMemory() if where == "device" else None)
 
-    assert bench.translate(sources) == [
-        [token for token in target if token != manifest.special.eos] for target in alone
-    ]
+    assert bench.translate(sources) == without_eos(alone, manifest)
     states = INT8 if manifest.shape.decoder_layer == "self-attention" else FLOAT32
     assert bench.runtime.slot_types == SlotTypes(INT8, states, cross_last=True)
     assert {view.dtype for view in bench.pool.cross_attention.views()} == {INT8}

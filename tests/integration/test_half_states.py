@@ -14,10 +14,9 @@ import torch
 
 from dragoman.export.bundle import Manifest, load_manifest
 from dragoman.export.decode import BundleSession
-from dragoman.export.write import write_bundle
 from dragoman.server.slot_types import SlotTypes
 from tests.fakes.bundle_bench import BundleBench
-from tests.fakes.bundles import converted, make_checkpoint, random_sources
+from tests.fakes.bundles import converted, make_checkpoint, random_sources, without_eos, write_with_states
 from tests.fakes.device import FakeMemory
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 17, 30, 40, 55, 70]
@@ -26,10 +25,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="module", params=["self-attention", "ssru"])
 def fp32(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp(request.param) / "fp32"
-    checkpoint = make_checkpoint(gain=2, decoder_layer=request.param)
-    write_bundle(checkpoint, out, name="half", precision="fp32", verify=None)
-    return out
+    return write_with_states(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +48,7 @@ def alone(fp16: Path, manifest: Manifest, sources: list[list[int]]) -> list[list
     """Return each source's tokens without an engine."""
     session, limit = BundleSession(fp16), manifest.limits.max_target_tokens
     targets = [session.greedy([source], [limit])[0] for source in sources]
-    return [[token for token in target if token != manifest.special.eos] for target in targets]
+    return without_eos(targets, manifest)
 
 
 @pytest.mark.parametrize("where", ["host", "device"])

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.export.destination import require_destination, writing
+from dragoman.export.destination import is_model_folder, require_destination, writing
 from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.staging import put_in_place, scratch_beside
 from dragoman.export.token_names import token_names
@@ -34,7 +34,6 @@ from dragoman.model.stacks import Decoder, Encoder
 from dragoman.model.transformer import Transformer
 
 QUANTIZATION: dict[str, str | None] = {"fp32": None, "int8": "int8"}
-MODEL = "model.bin"
 # Verification: new tokens of a text, and how close two logits are that may swap between two correct engines.
 _LONGEST = 40
 _TIE = 1e-4
@@ -169,11 +168,6 @@ def load_package(module: str = "") -> ModuleType:
             "--format ctranslate2 needs the package ctranslate2, which is not installed. "
             "Install the extra 'ctranslate2', in a checkout of Dragoman: pip install '.[export,ctranslate2]'"
         ) from error
-
-
-def is_model_folder(folder: Path) -> bool:
-    """Whether a folder holds a model of CTranslate2."""
-    return (folder / MODEL).is_file() and (folder / "config.json").is_file()
 
 
 def unsupported(config: ModelConfig) -> list[str]:

@@ -54,6 +54,11 @@ def require_destination(out: Path, may_be_replaced: Callable[[Path], bool], kind
     raise ExportError(f"{out} exists and is not {kind}; choose another --out or remove it")
 
 
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder holds a model of CTranslate2."""
+    return _has(folder, "model.bin", "config.json")
+
+
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
     """Turn what the system refuses in the block into sentences.
@@ -84,16 +89,17 @@ def _reason(error: OSError, out: Path) -> str:
 
 
 def _replaced_as_a_whole(folder: Path) -> str | None:
-    def has(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    if has(bundle.MANIFEST, *bundle.GRAPHS):
+    if _has(folder, bundle.MANIFEST, *bundle.GRAPHS):
         return "a bundle"
-    if has("model.bin", "config.json"):
+    if is_model_folder(folder):
         return "a model of CTranslate2"
-    if _CHECKPOINT.fullmatch(folder.name) and has("config.json"):
+    if _CHECKPOINT.fullmatch(folder.name) and _has(folder, "config.json"):
         return "a checkpoint"
     return None
+
+
+def _has(folder: Path, *names: str) -> bool:
+    return all((folder / name).is_file() for name in names)
 
 
 def _surplus(out: Path, names: list[str]) -> list[str]:

@@ -14,7 +14,8 @@ import torch
 
 from dragoman.cli.main import main
 from dragoman.export import bundle
-from dragoman.export.ctranslate2 import is_model_folder, unsupported, verify_ctranslate2, write_ctranslate2
+from dragoman.export.ctranslate2 import unsupported, verify_ctranslate2, write_ctranslate2
+from dragoman.export.destination import is_model_folder
 from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.token_names import complete, token_names
 from dragoman.model.checkpoint import Checkpoint, save_checkpoint

@@ -93,7 +93,7 @@ def test_second_run_downloads_nothing(archive: Path, tmp_path: Path) -> None:
 
 def test_half_unpacked_package_is_done_again(archive: Path, tmp_path: Path) -> None:
     """What an interrupted run left behind is replaced, not trusted."""
-    left_over = tmp_path / "archive-cache/packages/docs.partial/root/usr/c.html"
+    left_over = tmp_path / "archive-cache/packages/docs.partial" / "root" / "usr/c.html"
     left_over.parent.mkdir(parents=True)
     left_over.write_text("half", "utf-8")
 
