@@ -105,6 +105,8 @@ class Request:
         hypotheses: The best first; of a text that ended without a result, empty.
         alternatives: Best tokens of the first free position and their log-probabilities, if asked for.
         correlation_id: Of the log entry, when it failed.
+        width: Slots that it needs.
+        longest_target: Most positions that each of its slots may need.
     """
 
     source: Sequence[int]
@@ -121,16 +123,13 @@ class Request:
     hypotheses: list[Hypothesis] = field(default_factory=list)
     alternatives: list[tuple[int, float]] = field(default_factory=list)
     correlation_id: str = ""
+    width: int = field(init=False)
+    longest_target: int = field(init=False)
 
-    @property
-    def width(self) -> int:
-        """Slots that it needs."""
-        return self.options.beams
-
-    @property
-    def longest_target(self) -> int:
-        """Most positions that each of its slots may need."""
-        return len(self.first_target) + self.options.max_new_tokens
+    def __post_init__(self) -> None:
+        """Work out what every plan asks of every request."""
+        self.width = self.options.beams
+        self.longest_target = len(self.first_target) + self.options.max_new_tokens
 
     @property
     def output(self) -> list[int]:

@@ -154,16 +154,15 @@ class Scheduler:
             room: The pool.
             now: Monotonic seconds.
         """
-        drop: list[tuple[Request, RequestStatus]] = []
-        load = _Load()
-        for request in running:
-            reason = _reason_to_drop(request, now)
-            if reason is not None:
-                drop.append((request, reason))
-            elif self._entries:  # else nobody asks how much room there is
-                load.add(request)
+        drop = [(request, reason) for request in running if (reason := _reason_to_drop(request, now)) is not None]
         drop += self._drop_waiting(now)
         self._raise_levels(now)
+        if not self._entries:
+            return StepPlan(drop, [])
+        gone = {request for request, _ in drop}
+        load = _Load.of([request for request in running if request not in gone] if gone else running)
+        if load.rows >= room.rows:
+            return StepPlan(drop, [])
         batch = _Batch(self._running_tokens if load.rows else self._encode_tokens)
         drop += self._fill(batch, load, room, now)
         if batch.requests:
@@ -287,6 +286,14 @@ class _Load:
     rows: int = 0
     longest_source: int = 0
     longest_target: int = 0
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> _Load:
+        return cls(
+            sum([request.width for request in requests]),
+            max([len(request.source) for request in requests], default=0),
+            max([request.longest_target for request in requests], default=0),
+        )
 
     def add(self, request: Request) -> None:
         self.rows += request.width
