@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import logging
 import time
 import uuid
@@ -20,12 +21,13 @@ from dragoman.export.bundle import Manifest
 from dragoman.server import answers, calls, decoding, jobs, scoring, validate
 from dragoman.server.callers import caller_name
 from dragoman.server.decoding import Decoding
-from dragoman.server.errors import AnswerTooLarge, CallError, EngineFault, NotServing, QueueFull, to_status
+from dragoman.server.errors import AnswerTooLarge, CallError, EngineFault, NotServing, to_status
 from dragoman.server.jobs import Caller, Job
 from dragoman.server.metrics import Metrics
 from dragoman.server.replicas import Replicas
 from dragoman.server.request import Request
 from dragoman.server.serving import CallLimits, Model, describe
+from dragoman.server.tokenizing import Tokenizing
 from dragoman.server.validate import Text
 from dragoman.server.writing import Writer
 from dragoman.v1 import translation_pb2 as pb
@@ -34,9 +36,6 @@ from dragoman.v1 import translation_pb2_grpc as pb_grpc
 __all__ = ["CallLimits", "Model", "Phase", "TranslationService"]
 
 logger = logging.getLogger(__name__)
-
-# Tokenizing a full queue takes about as long.
-_TOKENIZING_RETRY_S = 0.5
 
 Context = grpc.aio.ServicerContext[Any, Any]
 _Named = pb.TranslateRequest | pb.StreamTranslateRequest | pb.ScoreRequest
@@ -57,7 +56,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
 
     Attributes:
         phase: What it does with new calls.
-        tokenizing: Texts that the tokenizer threads have not finished.
+        tokenizing: Tokenizes the texts of calls.
     """
 
     def __init__(
@@ -75,10 +74,9 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         self._model: Model | None = None
         self._metrics = metrics
         self._limits = limits
-        self._tokenizers = tokenizers
         self._clock = clock
         self._open_calls = 0
-        self.tokenizing = 0
+        self.tokenizing = Tokenizing(tokenizers, metrics, most=limits.max_queued_texts, clock=clock)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -207,8 +205,10 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         scoring.check_pairs(len(request.pairs), self._limits.max_texts)
         priority = decoding.read_priority(request.priority, "priority")
         name = caller_name(context)
-        pairs = await self._tokenize(
-            len(request.pairs), scoring.tokenize, request.pairs, model.tokenizer, model.manifest, languages
+        pairs = await self.tokenizing.run(
+            functools.partial(scoring.tokenize, request.pairs, model.tokenizer, model.manifest, languages),
+            texts=len(request.pairs),
+            characters=sum(len(pair.source) + len(pair.target) for pair in request.pairs),
         )
         tokenized = self._clock()
         caller = Caller(name, priority, tokenized, _deadline(context, tokenized))
@@ -233,7 +233,12 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         self, model: Model, texts: Sequence[Text], options: Decoding, languages: tuple[str, str]
     ) -> list[Job]:
         """Return the jobs of a call, which the engine can take."""
-        work = await self._tokenize(len(texts), _new_jobs, model, texts, options, languages)
+        work = await self.tokenizing.run(
+            functools.partial(_new_jobs, model, texts, options, languages),
+            texts=len(texts),
+            characters=sum(len(one) for text in texts for one in (text.text, text.prefix))
+            + sum(map(len, options.suppressed_texts)),
+        )
         jobs.check_number(work, options, self._limits.max_queued_texts)
         for job in work:
             if job.source.ids:
@@ -251,23 +256,6 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         await _run(model.engine, requests, gather)
         calls.raise_for(requests)
         return requests
-
-    async def _tokenize(self, num_texts: int, tokenize: Callable[..., _Result], *arguments: object) -> _Result:
-        """Run `tokenize` on a thread of the tokenizers, unless too many texts wait for one."""
-        start = self._clock()
-        if self.tokenizing + num_texts > self._limits.max_queued_texts:
-            raise QueueFull(
-                f"{self.tokenizing} texts wait to be tokenized and the limit is {self._limits.max_queued_texts}, so "
-                f"{num_texts} more do not fit; try again later or send fewer texts per call",
-                _TOKENIZING_RETRY_S,
-            )
-        self.tokenizing += num_texts
-        try:
-            tokens = await asyncio.get_running_loop().run_in_executor(self._tokenizers, tokenize, *arguments)
-        finally:
-            self.tokenizing -= num_texts
-        self._metrics.tokenize_duration.observe(self._clock() - start)
-        return tokens
 
     def _sendable(self, response: _Response) -> _Response:
         size = response.ByteSize()
