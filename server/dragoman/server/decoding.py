@@ -6,6 +6,7 @@ options that this layer serves itself: samples, stop sequences, suppressed texts
 
 from __future__ import annotations
 
+import functools
 import math
 import secrets
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ MOST_SUPPRESSED = 128
 MOST_STOP_SEQUENCES = 16
 MOST_CHARACTERS = 256  # of a suppressed text or a stop sequence
 _LARGEST_RATIO = 100.0
+_REMEMBERED = 256
 
 _PRIORITIES = {
     pb.PRIORITY_UNSPECIFIED: Priority.NORMAL,
@@ -170,7 +172,18 @@ def read(options: pb.DecodingOptions, allowed: Allowed) -> Decoding:
         InvalidArgument: A value is out of its range, or two do not go together.
         Unsupported: The model cannot give what was asked for.
     """
-    seed = options.sampling.seed if options.sampling.HasField("seed") else secrets.randbelow(LARGEST_SEED)
+    if options.HasField("sampling") and not options.sampling.HasField("seed"):
+        return _read(options, allowed)  # each call gets a seed of its own
+    return _read_again(options.SerializeToString(deterministic=True), allowed)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _read_again(options: bytes, allowed: Allowed) -> Decoding:
+    """Read options that mean the same in every call; an application's calls have few different ones."""
+    return _read(pb.DecodingOptions.FromString(options), allowed)
+
+
+def _read(options: pb.DecodingOptions, allowed: Allowed) -> Decoding:
     samples = max(1, options.num_hypotheses) if options.HasField("sampling") else 0
     _check_counts(options, allowed)
     _check_choices(options)
@@ -186,7 +199,7 @@ def read(options: pb.DecodingOptions, allowed: Allowed) -> Decoding:
             coverage_penalty=options.coverage_penalty,
             patience=_given(options, "patience", 1.0),
             early_stopping=_EARLY_STOPPING[options.early_stopping],  # type: ignore[arg-type]  # likewise
-            sampling=_sampling(options.sampling, seed, allowed) if samples else None,
+            sampling=_sampling(options.sampling, allowed) if samples else None,
             repetition_penalty=_given(options, "repetition_penalty", 1.0),
             no_repeat_ngram_size=options.no_repeat_ngram_size,
             with_token_scores=bool(options.return_scores or options.return_token_scores),
@@ -243,13 +256,13 @@ def normalizer(search: SearchOptions, length: int) -> float:
     return float(base**search.length_penalty)
 
 
-def _sampling(sampling: pb.Sampling, seed: int, allowed: Allowed) -> Sampling:
+def _sampling(sampling: pb.Sampling, allowed: Allowed) -> Sampling:
     _check_range("options.sampling.top_k", sampling.top_k, 0, allowed.vocab_size)
     return Sampling(
         temperature=_given(sampling, "temperature", 1.0),
         top_k=min(_given(sampling, "top_k", 50), allowed.vocab_size),
         top_p=_given(sampling, "top_p", 1.0),
-        seed=seed,
+        seed=sampling.seed if sampling.HasField("seed") else secrets.randbelow(LARGEST_SEED),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from typing import Any
@@ -283,3 +284,13 @@ def test_a_priority_alone_is_read_too() -> None:
     assert decoding.read_priority(pb.PRIORITY_BULK, "priority") is Priority.BULK
     with pytest.raises(InvalidArgument, match="priority: 9 is not known"):
         decoding.read_priority(9, "priority")  # type: ignore[arg-type]  # what a newer client may send
+
+
+def test_equal_options_are_read_once() -> None:
+    """An application says the same in each call; another model's limits are another matter."""
+    first, again, more = (read(beam_size=beams, suppressed_texts=["x"]) for beams in (3, 3, 2))
+    narrow = dataclasses.replace(ALLOWED, slots=2)
+
+    assert again is first
+    assert more.search.beams == 2
+    assert refused(narrow, beam_size=3, suppressed_texts=["x"]).field == "options.beam_size"
