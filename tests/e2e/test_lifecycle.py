@@ -235,10 +235,10 @@ def test_sigint_stops_like_sigterm() -> None:
 
 
 def fails_to_start(*flags: str, model: Path = BUNDLE, port: int = 0, http_port: int = 0, **environment: str) -> str:
-    """Start a server that exits 1 before it is ready; returns its last line."""
+    """Start a server that exits 1 before it is ready; returns the one line that it prints."""
     done = subprocess.run(
         serve_command(*flags, model=model, port=port, http_port=http_port),
-        env=clean_environment(**environment),
+        env=clean_environment(DRAGOMAN_LOG_LEVEL="warning", **environment),
         capture_output=True,
         text=True,
         timeout=WAIT_S,
@@ -248,7 +248,8 @@ def fails_to_start(*flags: str, model: Path = BUNDLE, port: int = 0, http_port: 
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert "Warning" not in done.stderr
-    return done.stderr.splitlines()[-1]
+    (message,) = done.stderr.splitlines()
+    return message
 
 
 @pytest.fixture
@@ -263,11 +264,11 @@ def copied_bundle(tmp_path: Path) -> Path:
 
 
 def test_a_taken_grpc_port_is_an_error(taken_port: int) -> None:
-    """The message names the port and the flag to choose another."""
+    """The message names the port, the system's reason and the flag to choose another; gRPC's own log is silent."""
     message = fails_to_start(port=taken_port)
 
     assert message.startswith("dragoman serve: cannot listen on 127.0.0.1")
-    assert f"gRPC port {taken_port}" in message
+    assert f"gRPC port {taken_port}: Address already in use" in message
     assert "--grpc-port" in message
 
 
@@ -297,6 +298,17 @@ def test_a_missing_bundle_is_an_error(tmp_path: Path) -> None:
     message = fails_to_start(model=tmp_path / "nowhere")
 
     assert "nowhere is not a bundle: there is no such folder" in message
+
+
+def test_what_is_no_bundle_is_named_with_the_way_to_one(tmp_path: Path) -> None:
+    """A checkpoint of another library is what people try first; saying so needs none of the libraries that read it."""
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    (tmp_path / "model.safetensors").touch()
+
+    message = fails_to_start(model=tmp_path)
+
+    assert message.startswith(f"dragoman serve: {tmp_path} is not a bundle: it is a checkpoint of Hugging Face")
+    assert f"`dragoman import hf {tmp_path} -o BUNDLE` makes a bundle of it" in message
 
 
 @pytest.mark.parametrize("name", _FILES)

@@ -22,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.export.errors import BundleError
+from dragoman.server import ports
 from dragoman.server.config import ServerConfig
 from dragoman.server.engine import Event
 from dragoman.server.errors import StartupError
@@ -111,7 +112,7 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         logger.info("ready after=%.2fs", time.monotonic() - started)
         # One line on stdout for scripts: with port 0 it is how they learn the ports.
-        addresses = (_address(self._config.host, port) for port in (self.port, self.http_port))
+        addresses = (ports.address(self._config.host, port) for port in (self.port, self.http_port))
         print("ready grpc={} http={}".format(*addresses), flush=True)
 
     async def stop(self) -> None:
@@ -148,15 +149,16 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         config = self._config
         try:
-            self.port = self._grpc.add_insecure_port(_address(config.host, config.grpc_port))
-        except RuntimeError as error:
-            raise _cannot_listen("gRPC", config.host, config.grpc_port, "--grpc-port", error) from error
+            ports.check_free(config.host, config.grpc_port)
+            self.port = self._grpc.add_insecure_port(ports.address(config.host, config.grpc_port))
+        except (OSError, RuntimeError) as error:
+            raise ports.cannot_listen("gRPC", config.host, config.grpc_port, "--grpc-port", error) from error
         try:
             self._http = HttpServer(
                 config.host, config.http_port, self.metrics.registry, live=self._live, ready=self._ready
             )
         except OSError as error:
-            raise _cannot_listen("HTTP", config.host, config.http_port, "--http-port", error) from error
+            raise ports.cannot_listen("HTTP", config.host, config.http_port, "--http-port", error) from error
         self._http.start()
         await self._grpc.start()
 
@@ -180,17 +182,6 @@ def check_one_runtime() -> None:
             f"both {found[0]} and {found[1]} are installed and overwrite each other; "
             "uninstall both, then install one of the extras: dragoman[server] or dragoman[server-gpu]"
         )
-
-
-def _cannot_listen(what: str, host: str, port: int, flag: str, error: Exception) -> StartupError:
-    return StartupError(
-        f"cannot listen on {host}, {what} port {port}: {error}. Is it taken by another server, or is --host "
-        f"not an address of this machine? Choose another port with {flag}"
-    )
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _run_all(events: Sequence[Event]) -> None:

@@ -108,6 +108,8 @@ class ServerConfig:
             for name in ("grpc_port", "http_port")
             if not 0 <= getattr(self, name) <= _LAST_PORT
         ]
+        if self.grpc_port == self.http_port != 0:
+            problems.append(f"grpc_port and http_port are both {self.grpc_port}; each needs a port of its own")
         problems += [
             f"{option.name} is {getattr(self, option.name)!r}; choose one of {list(option.metadata['choices'])}"
             for option in fields(self)

@@ -110,6 +110,13 @@ def test_times_have_to_be_finite(name: str, value: str) -> None:
         configure(f"--{name.replace('_', '-')}", value)
 
 
+def test_the_two_ports_have_to_differ() -> None:
+    """Unless the system chooses them."""
+    with pytest.raises(StartupError, match="grpc_port and http_port are both 7000; each needs a port of its own"):
+        ServerConfig(grpc_port=7000, http_port=7000)
+    ServerConfig(grpc_port=0, http_port=0)
+
+
 def test_a_full_call_has_to_fit_into_the_queue() -> None:
     """A call of max_texts that could never be accepted is a mistake of the configuration."""
     with pytest.raises(StartupError, match="max_texts is 10 but max_queued_texts only 9"):
