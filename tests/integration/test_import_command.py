@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from dragoman.model.checkpoint import load_checkpoint
 from tests.fakes.marian_models import EOS, SSRU, VOCABULARY, MarianModel, Reference, random_model
 
 LIMIT = 20
+TINY = Path(__file__).parents[1] / "data" / "tiny-v1"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,7 @@ def test_mistakes_are_told_before_anything_is_written(
     """One line on standard error says what is wrong; the exit code is 1."""
     out, saved = tmp_path / "bundle", tmp_path / "run"
     assert run("bergamot", folder, "--checkpoint", saved) == 0
+    tiny = Path(shutil.copytree(TINY, tmp_path / "tiny"))
     capsys.readouterr()
 
     for arguments, reason in (
@@ -137,6 +140,10 @@ def test_mistakes_are_told_before_anything_is_written(
         (("marian", folder / "vocab.ende.yml", "-o", out), "cannot be read as a .npz file"),
         (("bergamot", folder, "-o", out, "--data", tmp_path / "none.tsv"), "none.tsv"),
         (("bergamot", folder, "-o", folder), "is not a bundle"),
+        (("bergamot", folder, "--checkpoint", tiny), "is a bundle, which is replaced or deleted as a whole"),
+        (("bergamot", folder, "--checkpoint", tiny / "run"), f"choose another --checkpoint, such as {tiny}.run"),
+        (("bergamot", folder, "-o", out, "--checkpoint", out), "lies in --out"),
+        (("bergamot", folder, "-o", out, "--checkpoint", out / "run"), "lies in --out"),
         (("bergamot", folder, "--checkpoint", tmp_path / "2", "--report", tmp_path / "r"), "--report"),
     ):
         assert run(*arguments) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,21 @@ def test_as_many_checkpoints_as_were_kept_can_be_averaged(recipe: Path, data: Pa
     assert main(["average", "--run", str(tmp_path / "run"), "--last", "3", "--out", str(mean)]) == 0
     assert load_checkpoint(mean).step == 3
     assert load_checkpoint(mean).trained_with["training"]["keep_checkpoints"] == 3
+
+
+def test_neither_a_run_nor_a_mean_is_written_into_a_bundle(
+    recipe: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The next export into it would delete days of training; the bundle is as it was."""
+    bundle = Path(shutil.copytree(Path(__file__).parents[1] / "data" / "tiny-v1", tmp_path / "bundle"))
+    names = sorted(path.name for path in bundle.iterdir())
+    (tmp_path / "run").mkdir()
+
+    assert train(recipe, bundle, "--data", data) == 1
+    assert main(["average", "--run", str(tmp_path / "run"), "--last", "1", "--out", str(bundle)]) == 1
+
+    assert capsys.readouterr().err.count(f"{bundle} is a bundle, which is replaced or deleted as a whole") == 2
+    assert sorted(path.name for path in bundle.iterdir()) == names
 
 
 def test_a_model_of_several_languages_is_not_trained_on(

@@ -56,6 +56,7 @@ from typing import Any
 from dragoman.export import schema
 from dragoman.export.errors import BundleError
 from dragoman.model import tokenizers
+from dragoman.model.folder_kinds import no_bundle
 from dragoman.model.languages import Languages
 from dragoman.model.limits import LENGTH_MARGIN, LENGTH_RATIO, default_max_new_tokens
 from dragoman.model.tokenizers import Tokenizer
@@ -277,16 +278,25 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def require_manifest(folder: Path) -> None:
+    """Refuse what is no bundle at all, at no cost.
+
+    Raises:
+        BundleError: Says what it is instead, and which command makes a bundle of it, where there is one.
+    """
+    if not folder.exists():
+        raise BundleError(f"{folder} is not a bundle: there is no such folder")
+    if not (folder / MANIFEST).exists():
+        raise BundleError(f"{folder} is not a bundle: it {no_bundle(folder)}")
+
+
 def load_manifest(folder: Path) -> Manifest:
     """Read and check a bundle's manifest and the hash of every file.
 
     Raises:
         BundleError: Names everything that is wrong.
     """
-    if not folder.is_dir():
-        raise BundleError(f"{folder} is not a bundle: there is no such folder")
-    if not (folder / MANIFEST).exists():
-        raise BundleError(f"{folder} is not a bundle: it has no {MANIFEST}; `dragoman export` writes bundles")
+    require_manifest(folder)
     manifest = _read_manifest(folder)
     problems = [problem for name in manifest.files if (problem := _file_problem(folder, name, manifest.sha256[name]))]
     if problems:

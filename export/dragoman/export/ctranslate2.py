@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.export.destination import is_model_folder, require_destination, writing
+from dragoman.export.destination import require_destination, writing
 from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.staging import put_in_place, scratch_beside
 from dragoman.export.token_names import token_names
@@ -29,6 +29,7 @@ from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.checkpoint import Checkpoint
 from dragoman.model.config import ModelConfig
 from dragoman.model.feed_forward import FeedForward
+from dragoman.model.folder_kinds import is_ctranslate2_model
 from dragoman.model.search import generation_bias, greedy
 from dragoman.model.stacks import Decoder, Encoder
 from dragoman.model.transformer import Transformer
@@ -76,7 +77,7 @@ def write_ctranslate2(
             "of them when it loads one (compute_type)"
         )
     out = out.resolve()
-    require_destination(out, is_model_folder, "a model folder of CTranslate2")
+    require_destination(out, is_ctranslate2_model, "a model folder of CTranslate2")
     if problems := unsupported(checkpoint.model.config):
         raise ExportError(f"CTranslate2 has no form for this model: {'; '.join(problems)}")
     spec = _build(specs, checkpoint)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dragoman.export import bundle
 from dragoman.export.errors import ExportError
+from dragoman.model.folder_kinds import replaced_as_a_whole
 
 _NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
-_CHECKPOINT = re.compile(r"checkpoint-\d{8}")
 _MOST_NAMED = 3
 
 
@@ -33,11 +32,8 @@ def require_destination(out: Path, may_be_replaced: Callable[[Path], bool], kind
     for parent in out.parents:
         if parent.exists() and not parent.is_dir():
             raise ExportError(f"cannot write {out}: {parent} is not a folder; choose another --out")
-        if (found := _replaced_as_a_whole(parent)) is not None:
-            raise ExportError(
-                f"cannot write {out}: {parent} is {found}, which is replaced or deleted as a whole, with all that lies "
-                f"in it; choose another --out, such as {parent.parent / out.name}"
-            )
+        if reason := replaced_as_a_whole(parent):
+            raise ExportError(f"cannot write {out}: {reason}; choose another --out, such as {parent.parent / out.name}")
     if not out.exists():
         return
     if not out.is_dir():
@@ -52,11 +48,6 @@ def require_destination(out: Path, may_be_replaced: Callable[[Path], bool], kind
             "lost; move that elsewhere or choose another --out"
         )
     raise ExportError(f"{out} exists and is not {kind}; choose another --out or remove it")
-
-
-def is_model_folder(folder: Path) -> bool:
-    """Whether a folder holds a model of CTranslate2."""
-    return _has(folder, "model.bin", "config.json")
 
 
 @contextlib.contextmanager
@@ -86,20 +77,6 @@ def _reason(error: OSError, out: Path) -> str:
     if error.errno == errno.ENAMETOOLONG:
         return "the name is too long; choose a shorter --out"
     return f"{error.strerror or error} ({where})"
-
-
-def _replaced_as_a_whole(folder: Path) -> str | None:
-    if _has(folder, bundle.MANIFEST, *bundle.GRAPHS):
-        return "a bundle"
-    if is_model_folder(folder):
-        return "a model of CTranslate2"
-    if _CHECKPOINT.fullmatch(folder.name) and _has(folder, "config.json"):
-        return "a checkpoint"
-    return None
-
-
-def _has(folder: Path, *names: str) -> bool:
-    return all((folder / name).is_file() for name in names)
 
 
 def _surplus(out: Path, names: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ import torch
 
 from dragoman.model.config import ModelConfig
 from dragoman.model.errors import CheckpointError, ConfigError
-from dragoman.model.folder_kinds import what_it_is
+from dragoman.model.folder_kinds import replaced_as_a_whole, what_it_is
 from dragoman.model.languages import Languages
 from dragoman.model.tokenizers import Tokenizer, describe_tokenizer, load_tokenizer
 from dragoman.model.transformer import Transformer
@@ -55,6 +55,25 @@ class Checkpoint:
     step: int
     languages: Languages | None = None
     trained_with: dict[str, Any] = field(default_factory=dict)
+
+
+def require_run_folder(run: Path, flag: str) -> None:
+    """Refuse a folder where a run would be lost together with what is there already.
+
+    Args:
+        run: Folder that checkpoints are going to be saved into.
+        flag: That names it.
+
+    Raises:
+        CheckpointError: It is, or lies in, a folder that other commands replace or delete as a whole.
+    """
+    place = run.resolve()
+    for folder in (place, *place.parents):
+        if reason := replaced_as_a_whole(folder):
+            raise CheckpointError(
+                f"cannot save checkpoints into {run}: {reason}; choose another {flag}, such as "
+                f"{folder.with_name(f'{folder.name}.run')}"
+            )
 
 
 def save_checkpoint(

@@ -15,10 +15,10 @@ import torch
 from dragoman.cli.main import main
 from dragoman.export import bundle
 from dragoman.export.ctranslate2 import unsupported, verify_ctranslate2, write_ctranslate2
-from dragoman.export.destination import is_model_folder
 from dragoman.export.errors import ExportError, VerificationError
 from dragoman.export.token_names import complete, token_names
 from dragoman.model.checkpoint import Checkpoint, save_checkpoint
+from dragoman.model.folder_kinds import is_ctranslate2_model
 from dragoman.model.languages import Languages, LanguageTokens
 from dragoman.model.search import beam, greedy
 from dragoman.model.tokenizers import PieceTokenizer, SymbolSide, SymbolTokenizer, Tokenizer
@@ -281,7 +281,7 @@ def test_a_folder_that_is_something_else_is_not_replaced(tmp_path: Path) -> None
     write_ctranslate2(converted.checkpoint, tmp_path / "model", precision="int8")
 
     assert (tmp_path / "other" / "letters.txt").exists()
-    assert is_model_folder(tmp_path / "model")
+    assert is_ctranslate2_model(tmp_path / "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other"]
 
 
@@ -295,7 +295,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
     assert main(command) == 0
     assert "50 of 50 texts equal PyTorch's" in capsys.readouterr().out
-    assert is_model_folder(out)
+    assert is_ctranslate2_model(out)
 
     assert main([*command, "--precision", "int8"]) == 0
     assert main([*command[:-4], "--out", str(tmp_path / "run"), *command[-2:]]) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from dragoman.export.commands.publish import add_publish_arguments, check_publish_options, publish
 from dragoman.export.commands.verify import add_verification_arguments, check_verification_options, held_out_pairs
 from dragoman.export.errors import ExportError
-from dragoman.model.checkpoint import Checkpoint, checkpoints, save_checkpoint
+from dragoman.model.checkpoint import Checkpoint, checkpoints, require_run_folder, save_checkpoint
 from dragoman.model.errors import ModelError
 from dragoman.model.importers import FORMATS, importer
 from dragoman.model.importers.recipe_file import fine_tuning_recipe
@@ -95,7 +95,15 @@ def _check(args: argparse.Namespace) -> None:
         check_publish_options(args)
     if args.report is not None and (args.no_verify or args.out is None):
         raise ExportError("--report is about a verification, which there is none without --out and with --no-verify")
-    if args.checkpoint is not None and checkpoints(args.checkpoint):
+    if args.checkpoint is None:
+        return
+    require_run_folder(args.checkpoint, "--checkpoint")
+    if args.out is not None and args.checkpoint.resolve().is_relative_to(args.out.resolve()):
+        raise ExportError(
+            f"--checkpoint {args.checkpoint} lies in --out {args.out}, which is written as a whole; choose another "
+            "--checkpoint"
+        )
+    if checkpoints(args.checkpoint):
         raise ExportError(f"{args.checkpoint} holds a checkpoint already; choose another --checkpoint or delete it")
 
 

@@ -10,11 +10,9 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dragoman.export.bundle import MANIFEST
 from dragoman.export.errors import ExportError
 from dragoman.export.graph_facts import Amounts
 from dragoman.export.inspect import BundleFacts, inspect_bundle
-from dragoman.model.folder_kinds import no_bundle
 
 HELP = "show what is in a bundle"
 ERRORS: tuple[type[Exception], ...] = (ExportError,)
@@ -29,27 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Inspect and print."""
-    require_bundle(args.bundle)
     facts = inspect_bundle(args.bundle)
     if args.json:
         print(json.dumps(facts.to_dict(), indent=2))
     else:
         print("\n".join(_lines(facts)))
     return 1 if facts.problems else 0
-
-
-def require_bundle(folder: Path) -> None:
-    """Refuse what is no bundle at all, and say what it is instead.
-
-    Raises:
-        ExportError: Names the command that makes a bundle of it, where there is one.
-    """
-    if not folder.exists() or (folder / MANIFEST).exists():
-        return  # what is wrong with it, loading says
-    if folder.name == MANIFEST:
-        raise ExportError(f"{folder} is one file of a bundle; give the folder {folder.parent}")
-    if found := no_bundle(folder):
-        raise ExportError(f"{folder} is not a bundle: {found}")
 
 
 def _lines(facts: BundleFacts) -> Iterator[str]:

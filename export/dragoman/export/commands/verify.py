@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.export.commands.inspect import require_bundle
+from dragoman.export import bundle
 from dragoman.export.errors import ExportError
 from dragoman.export.verify import SENTENCES, Report, first_languages, verify
 from dragoman.model.checkpoint import Checkpoint, load_checkpoint
@@ -40,7 +40,7 @@ def add_verification_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify and report."""
-    require_bundle(args.bundle)
+    bundle.require_manifest(args.bundle)  # before the checkpoint is loaded, which takes long
     checkpoint = load_checkpoint(args.checkpoint)
     report = compare(args, args.bundle, checkpoint, held_out_pairs(args, checkpoint))
     print(json.dumps(report.to_dict()) if args.json else report.table())

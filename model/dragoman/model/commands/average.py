@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from dragoman.model.average import average_checkpoints
-from dragoman.model.checkpoint import checkpoints
+from dragoman.model.checkpoint import checkpoints, require_run_folder
 from dragoman.model.commands.arguments import whole_number
 from dragoman.model.errors import CheckpointError, ModelError
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Average and say what went in."""
+    require_run_folder(args.out, "--out")
     if not args.run.is_dir():
         raise CheckpointError(f"--run {args.run}: there is no such folder; give the --out folder of `dragoman train`")
     found = checkpoints(args.run)

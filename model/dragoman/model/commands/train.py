@@ -20,6 +20,7 @@ from dragoman.model.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     load_training_state,
+    require_run_folder,
 )
 from dragoman.model.commands.arguments import MAX_THREADS, whole_number
 from dragoman.model.commands.starting_point import StartingPoint, continued, from_weights, new_model
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, recipe: Recipe, device: torch.device, processes: Processes) -> int:
     # All that can be wrong is looked at before there is anything to lose: time, or the run in --out.
+    require_run_folder(args.out, "--out")
     Precision.choose(recipe.training.precision, device)
     languages = (recipe.source_language, recipe.target_language)
     training, validation = _files(args)
