@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AUTO, CPU, CUDA = "auto", "cpu", "cuda"
-# Of precisions that the exporter writes for a device.
-_EXPORT_AGAIN = {CPU: "--precision fp32 or int8", CUDA: "--precision fp16 or fp32"}
+# The fastest precision that the exporter writes for a device. All of them can run fp32.
+_FASTEST = {CPU: "int8", CUDA: "fp16"}
 
 # Why GPU number so-and-so cannot be used, with what to do about it; None if it can.
 FindProblem = Callable[[int], str | None]
@@ -95,4 +95,8 @@ def _not_meant_for(manifest: Manifest, kind: str) -> str:
 
 
 def _export_again(kind: str) -> str:
-    return f"export it again with {_EXPORT_AGAIN[kind]}"
+    """Return what to do; a manifest does not say where its checkpoint came from, so both commands are named."""
+    return (
+        f"write it again: `dragoman export ... --precision {_FASTEST[kind]} --device {kind}`, or `dragoman import ...` "
+        "with the same options if the checkpoint is of another library; fp32 runs there, too"
+    )

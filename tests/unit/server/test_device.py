@@ -113,7 +113,8 @@ def test_a_bundle_for_the_cpu_is_refused_on_a_gpu(int8: Manifest) -> None:
     """The message says which precision is meant for what, and what to do."""
     with pytest.raises(
         StartupError,
-        match=r"tiny \(int8\) is meant for \['cpu'\], not for a GPU; export it again with --precision fp16 or fp32",
+        match=r"tiny \(int8\) is meant for \['cpu'\], not for a GPU; write it again: `dragoman export \.\.\. "
+        r"--precision fp16 --device cuda`, or `dragoman import \.\.\.` with the same options",
     ):
         choose_device("cuda", int8, not_asked)
 
@@ -125,5 +126,5 @@ def test_a_bundle_for_gpus_is_refused_on_the_cpu(half: Manifest, requested: str)
         choose_device(requested, half, absent)
 
     assert "tiny (fp16) is meant for ['cuda'], not for the CPU" in str(caught.value)
-    assert "export it again with --precision fp32 or int8" in str(caught.value)
+    assert "--precision int8 --device cpu`" in str(caught.value)
     assert (NO_GPU in str(caught.value)) == (requested == "auto")
