@@ -6,8 +6,8 @@ Every call of the API can be repeated without harm: translating changes nothing 
   asks, until the call's deadline.
 - Nothing answers, or the server is starting or stopping (UNAVAILABLE): try again `retries` times,
   waiting longer each time, until the call's deadline.
-- Anything else fails at once. So does a wait that would pass the deadline: the caller learns now
-  what is wrong instead of later that time is up.
+- Anything else fails at once; so does DEADLINE_EXCEEDED, because the time for retries is over with it, and a wait that
+  would pass the deadline: the caller learns now what is wrong instead of later that time is up.
 
 Waits are spread at random, so that clients that were turned away together do not come back together.
 """

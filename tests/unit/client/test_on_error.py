@@ -237,6 +237,18 @@ def test_a_server_that_starts_is_waited_for_on_request(run: Run) -> None:
     assert outcome[0][:2] == (0, "A\n")
 
 
+def test_time_that_is_up_before_the_first_answer_is_waited_for_on_request(run: Run) -> None:
+    """A server that is starting may take a connection and say nothing."""
+    address, service = _free_address(), FakeTranslationService()
+    service.failures.append(Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "late"))
+
+    with serve(service, address):
+        code, out, errors = run("translate", "--wait", "30", server=address, stdin=b"a\n")
+
+    assert (code, out) == (0, "A\n")
+    assert "does not answer (late); trying again for 30 s" in errors
+
+
 def test_a_server_that_stays_away_ends_the_command(run: Run) -> None:
     """After the time that the user gave, with the flag that gives more."""
     code, _, errors = run("translate", "--wait", "0.5", server=_free_address(), stdin=b"a\n")

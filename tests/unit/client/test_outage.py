@@ -2,11 +2,18 @@ import grpc
 import pytest
 
 from dragoman.client.commands.outage import DEFAULT_WAIT_S, Outage
-from dragoman.client.errors import CallError, InvalidRequestError, OverloadedError, UnavailableError
+from dragoman.client.errors import (
+    CallError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    OverloadedError,
+    UnavailableError,
+)
 from tests.fakes.clock import FakeClock
 
 GONE = UnavailableError("refused", code=grpc.StatusCode.UNAVAILABLE)
 FULL = OverloadedError("queue is full", code=grpc.StatusCode.RESOURCE_EXHAUSTED, retry_after_s=1)
+LATE = DeadlineExceededError("time is up", code=grpc.StatusCode.DEADLINE_EXCEEDED)
 WRONG = InvalidRequestError("no", code=grpc.StatusCode.INVALID_ARGUMENT)
 
 
@@ -58,6 +65,39 @@ def test_the_user_says_how_long() -> None:
     trial = Trial(0)
     trial.answer()
     assert trial.pauses() == []
+
+
+def test_a_server_that_has_not_answered_yet_is_waited_for_if_time_is_up() -> None:
+    """A connection that hangs is no sign of a server; without --wait it is told at once."""
+    assert Trial(5).pauses(LATE) == [1, 2, 2]
+    assert Trial(None).pauses(LATE) == []
+
+
+def test_a_call_that_takes_too_long_is_not_repeated() -> None:
+    """The server is there, and would take as long again."""
+    trial = Trial(5)
+    trial.answer()
+
+    assert trial.pauses(LATE) == []
+    assert trial.said == []
+
+
+def test_time_that_is_up_during_an_outage_is_not_its_end() -> None:
+    """Nothing was heard, so the server is still away."""
+    trial = Trial(None)
+    trial.answer()
+    patience = trial.outage.patience()
+    for error in (GONE, LATE):
+        patience.begin()
+        assert patience.pause_s(error) is not None
+        trial.clock.advance(2)
+    trial.answer()
+
+    assert trial.said == [
+        f"here:1 does not answer (refused); trying again for {DEFAULT_WAIT_S:g} s",
+        "here:1 answers again after 4 s",
+    ]
+    assert trial.pauses(LATE) == []
 
 
 def test_errors_that_waiting_cannot_help_are_not_waited_for() -> None:

@@ -76,9 +76,9 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         "--wait",
         type=arguments.seconds_or_zero,
         metavar="S",
-        help="seconds to keep trying while the server does not answer or is full (default: "
+        help="seconds to keep trying while the server does not answer, also not within --timeout, or is full (default: "
         f"{DEFAULT_WAIT_S:g} once it has answered, so that a restart does not cost what was done; before that, "
-        "about one)",
+        "about one). A server that answers other calls and this one not within --timeout is not waited for",
     )
     parser.add_argument(
         "--on-error",

@@ -5,6 +5,9 @@ that restarts is away for longer, and a file that is half translated is worth wa
 
 - Nothing answers, the server is starting or stopping, or it stays full: try again until the wait is over, first after
   a second, then after longer pauses, up to 10 s. The user is told when it begins, now and then, and when it is over.
+- A call's time is up: nothing was heard in it. If the server has answered before and does not seem to be away, the call
+  takes too long, and would again: that is said at once. Else the server is away: a connection that hangs, a name that
+  takes long to resolve, and it is waited for as for one that refuses connections.
 - Unless the user says how long, there is a wait only once the server has answered. Before that, the address may be
   wrong or the server not started, and the user wants to know at once.
 """
@@ -15,7 +18,13 @@ import random
 import time
 from collections.abc import Callable
 
-from dragoman.client.errors import CallCancelledError, CallError, OverloadedError, UnavailableError
+from dragoman.client.errors import (
+    CallCancelledError,
+    CallError,
+    DeadlineExceededError,
+    OverloadedError,
+    UnavailableError,
+)
 
 DEFAULT_WAIT_S = 300.0
 
@@ -65,6 +74,15 @@ class Outage:
             return self._wait_s
         return DEFAULT_WAIT_S if self._has_answered else 0.0
 
+    def means_absence(self, error: CallError) -> bool:
+        """Whether the server can be expected to do later what it did not do now."""
+        if isinstance(error, OverloadedError):
+            return error.retry_after_s is not None
+        if isinstance(error, DeadlineExceededError):
+            return not self._has_answered or self._since is not None
+        # A server that is killed while it stops cancels what it was doing; we ourselves do not cancel calls.
+        return isinstance(error, (UnavailableError, CallCancelledError))
+
     def failed(self, error: CallError, now: float) -> None:
         """Take note of a call that will be tried again."""
         if self._since is None:
@@ -111,7 +129,7 @@ class Patience:
     def pause_s(self, error: CallError) -> float | None:
         """End the attempt with an error; return the seconds to wait before the next one, None if there is none."""
         now = self._clock()
-        if not _is_absent(error):
+        if not self._outage.means_absence(error):
             self._outage.answered(self._begun, now)
             return None
         if self._first_failure is None:
@@ -124,11 +142,3 @@ class Patience:
         self._num_pauses += 1
         self._outage.failed(error, now)
         return min(pause_s, left_s)
-
-
-def _is_absent(error: CallError) -> bool:
-    """Whether the server can be expected to do later what it did not do now."""
-    if isinstance(error, OverloadedError):
-        return error.retry_after_s is not None
-    # A server that is killed while it stops cancels what it was doing; we ourselves do not cancel calls.
-    return isinstance(error, (UnavailableError, CallCancelledError))
