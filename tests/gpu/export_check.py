@@ -1,6 +1,9 @@
 """Do the exported graphs run on a GPU as a whole, with the cache in place, and do they say what they say on the CPU?
 
-    pip install --editable '.[server-gpu,export]' && python tests/gpu/export_check.py
+    pip install --editable '.[export]'        # in an environment of its own
+    pip uninstall --yes onnxruntime           # first: it and onnxruntime-gpu overwrite each other's files
+    pip install 'onnxruntime-gpu[cuda,cudnn]>=1.27'
+    python tests/gpu/export_check.py
 
 Exports small models of every kind and one of the paper's base size with random weights in fp32 and fp16, runs
 encoder and decoder on the GPU with all tensors bound to its memory, and prints a table. Exits with 1 if anything is
@@ -301,7 +304,10 @@ def device_or_exit(*, dry: bool) -> str:
     if dry:
         return "cpu"
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        print("this onnxruntime has no CUDA provider; in an environment of its own: pip install onnxruntime-gpu")
+        print(
+            "this onnxruntime has no CUDA provider; in an environment of its own: pip uninstall --yes onnxruntime "
+            "onnxruntime-gpu, then pip install 'onnxruntime-gpu[cuda,cudnn]>=1.27'"
+        )
         sys.exit(2)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_checkpoint()

@@ -21,6 +21,8 @@ def test_help_says_what_it_needs() -> None:
     shown = subprocess.run([sys.executable, SCRIPT, "--help"], check=True, capture_output=True, text=True).stdout
 
     assert "--dry-run" in shown
+    assert shown.index("pip uninstall --yes onnxruntime") < shown.index("pip install 'onnxruntime-gpu")
+    assert "server" not in shown  # its runtime and that of the export are two packages
     assert "Exits with 1 if anything is" in shown
 
 
@@ -33,7 +35,8 @@ def test_without_a_gpu_it_ends_with_2(capsys: pytest.CaptureFixture[str]) -> Non
         export_check.device_or_exit(dry=False)
 
     assert ended.value.code == 2
-    assert "pip install onnxruntime-gpu" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.index("pip uninstall --yes onnxruntime") < said.index("pip install 'onnxruntime-gpu[cuda,cudnn]")
     assert export_check.device_or_exit(dry=True) == "cpu"
 
 
