@@ -17,7 +17,6 @@ from onnxscript import ir
 
 from dragoman.export import bundle
 from dragoman.export.calibration import CalibrationPair
-from dragoman.export.grouped import reads_cross_last
 from dragoman.export.precision import Precision, convert, devices_for
 from dragoman.export.storage import save
 from dragoman.export.write import write_bundle
@@ -133,12 +132,11 @@ def converted(folder: Path, out: Path, precision: Precision, devices: Sequence[s
     encoder, decoder = (ir.load(folder / name) for name in bundle.GRAPHS)
     config = ModelConfig.from_dict(manifest.model)
     texts = random_calibration(config, manifest.special)
-    convert(encoder, decoder, config, manifest.special, precision, texts, devices)
+    last = convert(encoder, decoder, config, manifest.special, precision, texts, devices)
     save(encoder, out / bundle.ENCODER)
     save(decoder, out / bundle.DECODER)
     manifest.model["steps"] = steps
     hashes = {name: bundle.file_sha256(out / name) for name in manifest.files}
-    last = reads_cross_last(decoder)
     replace(
         manifest, precision=precision, devices=devices_for(precision, devices), sha256=hashes, cross_last=last
     ).write(out)

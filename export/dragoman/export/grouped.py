@@ -50,7 +50,7 @@ def use_grouped_attention(decoder: ir.Model, config: ModelConfig, scales: CacheS
         scales: Of the keys and values that become 8-bit integers.
 
     Returns:
-        Whether it was rewritten, and so needs `last_source.hand_over` in the encoder.
+        Whether it was rewritten, and so reads `bundle.CROSS_LAST`, which `last_source.hand_over` adds to the encoder.
     """
     nodes = [node for node in decoder.graph if node.op_type == "Attention"]
     if config.head_dim % _HEAD_STEP or any(node.inputs[_BIAS] is not None for node in nodes):
@@ -62,11 +62,6 @@ def use_grouped_attention(decoder: ir.Model, config: ModelConfig, scales: CacheS
     rewrite.take_one_token()
     remove_unused(decoder)
     return True
-
-
-def reads_cross_last(decoder: ir.Model) -> bool:
-    """Whether a decoder was rewritten."""
-    return any(value.name == bundle.CROSS_LAST for value in decoder.graph.inputs)
 
 
 @dataclass(frozen=True, slots=True)

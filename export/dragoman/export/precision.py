@@ -14,7 +14,7 @@ from dragoman.export.activations import largest_of_both
 from dragoman.export.cache_scales import CacheScales
 from dragoman.export.calibration import CalibrationPair, calibrate
 from dragoman.export.errors import ExportError
-from dragoman.export.grouped import reads_cross_last, use_grouped_attention
+from dragoman.export.grouped import use_grouped_attention
 from dragoman.export.half import to_half
 from dragoman.export.last_source import hand_over
 from dragoman.export.optimize import keep_lengths_on_device, keep_sums_apart
@@ -105,9 +105,9 @@ def write_graphs(
     encoder, decoder = encoder_graph(model, merge=precision != "int8"), decoder_graph(model, special)
     bias = model.output_bias
     add_reductions(decoder, model.config, None if bias is None else bias.detach().numpy())
-    convert(encoder, decoder, model.config, special, precision, calibration, devices)
+    cross_last = convert(encoder, decoder, model.config, special, precision, calibration, devices)
     files = [*save(encoder, folder / bundle.ENCODER), *save(decoder, folder / bundle.DECODER)]
-    return Written([file.name for file in files], reads_cross_last(decoder))
+    return Written([file.name for file in files], cross_last)
 
 
 def convert(
@@ -118,7 +118,7 @@ def convert(
     precision: Precision,
     calibration: Sequence[CalibrationPair] = (),
     devices: Sequence[str] | None = None,
-) -> None:
+) -> bool:
     """Bring both graphs of a model from fp32 to a precision and its devices, in place.
 
     Args:
@@ -129,6 +129,9 @@ def convert(
         precision: Of weights and products.
         calibration: Texts that int8-static takes its scales from.
         devices: As `devices_for` takes them.
+
+    Returns:
+        Whether the decoder reads `bundle.CROSS_LAST` now, and the encoder writes it.
 
     Raises:
         ExportError: The model's numbers are too large for it, it needs texts and there are none, or it cannot run on a
@@ -147,8 +150,10 @@ def convert(
         quantize_static(encoder, found.encoder)
         quantize_static(decoder, found.decoder)
         scales = found.scales
-    if chosen == _CPU_ONLY and use_grouped_attention(decoder, config, scales):
+    cross_last = chosen == _CPU_ONLY and use_grouped_attention(decoder, config, scales)
+    if cross_last:
         hand_over(encoder, config, scales)
+    return cross_last
 
 
 def adapt(graph: ir.Model, precision: Precision, devices: Sequence[str] | None = None) -> None:
