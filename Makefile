@@ -67,7 +67,7 @@ bench-model: .venv/.installed  ## training speed against transformers, cost of l
 	$(FULL)/python tests/benchmarks/variants.py
 
 bench-export: .venv/.installed .venv-optimum/.installed  ## size and speed of graphs in every precision, beside Optimum's
-	$(FULL)/python tests/benchmarks/graphs.py --optimum .venv-optimum/bin/python
+	$(FULL)/python -m tests.benchmarks.graphs --optimum .venv-optimum/bin/python
 
 # What benchmarks translate: texts and translations in two columns. `make model` builds these.
 BENCH_TEXTS ?= $(wildcard build/corpus/en-de/test.gnomehelp.tsv)

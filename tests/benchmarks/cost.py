@@ -18,10 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dragoman.export.bundle import load_manifest
+from dragoman.export.bundle import Limits, Shape
 from dragoman.server.budget import plan_pool
+from dragoman.server.slot_types import SlotTypes
 from dragoman.server.step import Wanted
 from tests.benchmarks import machine, overhead
 from tests.benchmarks.cost_report import cost_report
@@ -37,6 +36,7 @@ AGES = (8, 16, 32, 64, 128, 240)
 VOCABULARIES = (4_000, 8_000, 16_000, 32_000, 64_000)
 SLOTS = (8, 16, 32, 64, 128, 256, 512)
 _PLENTY = 1 << 50
+_SHORT = 32  # tokens of source and of target
 
 
 class StepBench:
@@ -104,18 +104,21 @@ def growth(arguments: argparse.Namespace, precision: str) -> dict[str, list[dict
     return curves
 
 
-def slot_memory(folder: Path) -> list[dict[str, float]]:
-    """Return the pool's bytes by slots of the longest texts, and what a slot of 32 + 32 positions takes."""
-    manifest = load_manifest(folder)
-    shape, limits = manifest.shape, manifest.limits
-    short = 64 * 2 * shape.num_decoder_layers * shape.num_heads * shape.head_dim * np.dtype(np.float32).itemsize
+def slot_memory(shape: Shape, limits: Limits, types: SlotTypes) -> list[dict[str, float]]:
+    """Return the pool's bytes by slots of the longest texts, and by those of 32 + 32 positions.
+
+    Args:
+        shape: Of the bundle.
+        limits: Of the bundle.
+        types: Of what the decoder keeps in a slot, as its inputs say.
+    """
+    short = replace(limits, max_source_tokens=_SHORT, max_target_tokens=_SHORT)
+
+    def megabytes(slots: int, longest: Limits) -> float:
+        return plan_pool(slots, shape, longest, types, cache_bytes=_PLENTY).nbytes / 1e6
+
     return [
-        {
-            "slots": slots,
-            "longest_mb": plan_pool(slots, shape, limits, cache_bytes=_PLENTY).nbytes / 1e6,
-            "short_mb": slots * short / 1e6,
-        }
-        for slots in SLOTS
+        {"slots": slots, "longest_mb": megabytes(slots, limits), "short_mb": megabytes(slots, short)} for slots in SLOTS
     ]
 
 
@@ -132,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     model = open_model(arguments.model, arguments.folder)
     result["growth"] = {precision: growth(arguments, precision) for precision in arguments.precisions}
-    result["memory"] = slot_memory(model.bundle(as_precision(arguments.precisions[0])))
+    loaded = load(model.bundle(as_precision(arguments.precisions[0])), rows=1, threads=arguments.threads)
+    result["memory"] = slot_memory(loaded.manifest.shape, loaded.manifest.limits, loaded.runtime.slot_types)
     service_model = open_model(BUILT_IN_NAME, arguments.folder)
     result["per_step"] = overhead.per_step(service_model.endless().bundle("int8-static"), 64, arguments.steps)
     result["served"] = overhead.served(

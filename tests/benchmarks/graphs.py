@@ -1,6 +1,6 @@
 """Size and speed of exported graphs: every precision, beside Optimum's export of the same weights.
 
-    python tests/benchmarks/graphs.py --optimum .venv-optimum/bin/python
+    python -m tests.benchmarks.graphs --optimum .venv-optimum/bin/python
 
 A MarianMT model with random weights is exported by Optimum (encoder, and a decoder that concatenates its cache)
 and, imported, by us. Both get the same token, cache and source, and must return the same logits. A decode step
@@ -32,12 +32,12 @@ import torch
 from safetensors.torch import load_file
 
 from dragoman.export import bundle
-from dragoman.export.calibration import CalibrationPair
 from dragoman.export.precision import DEVICES, Precision, write_graphs
 from dragoman.model.config import ModelConfig
 from dragoman.model.importers.hf.bart import build_model
 from dragoman.model.transformer import Transformer, count_parameters
 from dragoman.model.vocab import SPECIAL_IDS
+from tests.benchmarks.models import random_calibration
 
 # Widths of the model that is built in, and of the paper's base model.
 SIZES: dict[str, dict[str, int]] = {
@@ -80,7 +80,7 @@ def measure(name: str, folder: Path, arguments: argparse.Namespace) -> None:
     model = make_model(name, folder, arguments.optimum)
     print(f"\n## {name}: {count_parameters(model) / 1e6:.1f} M parameters, {arguments.threads} threads\n")
     ours: dict[str, Path] = {}
-    calibration = random_texts(model.config)
+    calibration = random_calibration(model.config.vocab_size, SPECIAL_IDS.eos)
     for precision in DEVICES:
         ours[precision] = folder / precision
         ours[precision].mkdir()
@@ -139,13 +139,6 @@ def make_model(name: str, folder: Path, optimum: Path | None) -> Transformer:
     subprocess.run(command, check=True, env=environment, capture_output=True)
     weights = load_file(folder / "model" / "model.safetensors")
     return build_model(config, weights, folder, tied_output=True).eval()
-
-
-def random_texts(config: ModelConfig) -> list[CalibrationPair]:
-    """Return texts for scales of activations; which numbers they are does not change how long a product takes."""
-    generator = np.random.default_rng(0)
-    rows = generator.integers(4, config.vocab_size, (16, 2, SOURCE)).tolist()
-    return [CalibrationPair([*source, SPECIAL_IDS.eos], [*target, SPECIAL_IDS.eos]) for source, target in rows]
 
 
 def quantize_theirs(source: Path, target: Path) -> Path:

@@ -22,11 +22,11 @@ import torch
 from dragoman.export.bundle import GRAPHS, load_manifest, load_tokenizer
 from dragoman.export.calibration import MOST_TEXTS, CalibrationPair, tokenize
 from dragoman.export.ctranslate2 import write_ctranslate2
-from dragoman.export.destination import is_model_folder
 from dragoman.export.precision import Precision
 from dragoman.export.write import write_bundle
 from dragoman.model.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint, save_checkpoint
 from dragoman.model.config import ModelConfig
+from dragoman.model.folder_kinds import is_ctranslate2_model
 from dragoman.model.importers.hf.bart import _DECODER_LAYER, _ENCODER_LAYER
 from dragoman.model.readers import Pair
 from dragoman.model.search import generation_bias
@@ -155,14 +155,12 @@ class BenchModel:
             texts = load_pairs(self._calibration, MOST_TEXTS)
             pairs = [Pair(*pair) for pair in zip(texts.sources, texts.references, strict=True)]
             return tokenize(self.checkpoint, pairs, (self.checkpoint.source_language, self.checkpoint.target_language))
-        eos, sizes = self.checkpoint.tokenizer.special.eos, lengths("mixed", _RANDOM_TEXTS)
-        rows = random_sources(sizes, self.config.vocab_size, first=FIRST_WORD, eos=eos)
-        return [CalibrationPair(source, source) for source in rows]
+        return random_calibration(self.config.vocab_size, self.checkpoint.tokenizer.special.eos)
 
     def ctranslate2(self) -> Path:
         """Return CTranslate2's folder, in fp32: it makes other precisions when it loads."""
         out = self._folder / "ctranslate2"
-        if not is_model_folder(out):
+        if not is_ctranslate2_model(out):
             out.parent.mkdir(parents=True, exist_ok=True)
             write_ctranslate2(self.checkpoint, out, precision="fp32")
         return out
@@ -183,6 +181,17 @@ class BenchModel:
         return BenchModel(
             f"{self.name}-endless", self.title, replace(self.checkpoint, model=model), folder, trained=False
         )
+
+
+def random_calibration(vocab_size: int, eos: int) -> list[CalibrationPair]:
+    """Return random ids for scales of activations: which numbers they are does not change how long a product takes.
+
+    Args:
+        vocab_size: Ids are below it, of source and target.
+        eos: The last one.
+    """
+    rows = random_sources(lengths("mixed", _RANDOM_TEXTS), vocab_size, first=FIRST_WORD, eos=eos)
+    return [CalibrationPair(source, source) for source in rows]
 
 
 def open_model(name: str, folder: Path, calibration: Path | None = None) -> BenchModel:

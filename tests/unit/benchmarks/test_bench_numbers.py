@@ -9,9 +9,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from dragoman.export.bundle import load_manifest
+from dragoman.server.budget import row_bytes
+from dragoman.server.slot_types import SlotTypes
 from tests.benchmarks.arrivals import Answers, arrival_times, percentile
+from tests.benchmarks.cost import SLOTS, slot_memory
 from tests.benchmarks.report import write_report
 from tests.benchmarks.rounds import Spread, alternate, ratios
 from tests.benchmarks.service import Server
@@ -199,3 +204,21 @@ def test_a_report_has_tables_and_pictures_of_what_is_there(tmp_path: Path) -> No
     assert "| CTranslate2 | 25.0 texts/s | 8.0 texts/s | 2.50 |" in (tmp_path / "report.md").read_text("utf-8")
     assert sorted(path.name for path in written) == ["report.md", "service.png", "service.svg"]
     assert all(path.stat().st_size for path in written)
+
+
+def test_memory_of_slots_is_that_of_the_bundles_types() -> None:
+    """Keys and values of int8 take a quarter of those of float32; the last source position is float32 all the same."""
+    manifest = load_manifest(Path(__file__).parents[2] / "data" / "tiny-v3")
+    shape, limits = manifest.shape, manifest.limits
+    byte = np.dtype(np.int8)
+    floats, bytes_, with_last = (
+        slot_memory(shape, limits, types)
+        for types in (SlotTypes(), SlotTypes(byte, byte), SlotTypes(byte, byte, cross_last=True))
+    )
+    last = row_bytes(shape, SlotTypes(byte, byte, cross_last=True)) / 1e6
+
+    assert [row["slots"] for row in floats] == list(SLOTS)
+    for whole, quarter, more in zip(floats, bytes_, with_last, strict=True):
+        for name in ("longest_mb", "short_mb"):
+            assert quarter[name] == pytest.approx(whole[name] / 4)
+            assert more[name] == pytest.approx(quarter[name] + whole["slots"] * last)
