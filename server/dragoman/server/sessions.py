@@ -126,7 +126,7 @@ def require_cuda(session: Any, name: str) -> None:
         named = ", ".join(elsewhere[:_MOST_NAMED]) + (" ..." if len(elsewhere) > _MOST_NAMED else "")
         raise StartupError(
             f"{name} has {len(elsewhere)} operators that would run on the CPU, with copies in every step: {named}. "
-            "Export the bundle again with --precision fp16 or fp32, or serve it with --device cpu"
+            "Write the bundle again with --precision fp16 or fp32 and --device cuda, or serve it with --device cpu"
         )
 
 

@@ -84,7 +84,7 @@ def test_a_product_on_the_cpu_is_refused() -> None:
     assert message.startswith("decoder.onnx has 6 operators that would run on the CPU")
     assert "MatMulInteger node_1, " in message
     assert " ..." in message
-    assert "--precision fp16 or fp32" in message
+    assert "--precision fp16 or fp32 and --device cuda" in message
 
 
 def test_a_session_that_fell_back_is_refused() -> None:
