@@ -44,11 +44,16 @@ class ServerConfig:
     gpu_mem_limit: int = _option(
         0, "bytes of the GPU that each of the two graphs may take, besides the slot pool; 0 means any number"
     )
-    threads: int = _option(0, "threads of each engine; 0 shares the CPUs that the container may use among the engines")
+    threads: int = _option(
+        0,
+        "threads of each engine; 0 shares the CPUs that the container may use among the engines, and gives those of a "
+        "model narrower than 512 one each",
+    )
     replicas: int = _option(
         0,
         "engines, each with its own sessions, threads and share of the slots; more of them with fewer threads give "
-        "throughput, fewer give latency; 0 means one per four CPUs",
+        "throughput, fewer give latency; 0 means one per four CPUs, or, of a model narrower than "
+        "512, one per CPU, at most two; on a GPU one",
     )
     max_rows: int = _option(
         64,

@@ -32,6 +32,11 @@ logger = logging.getLogger(__name__)
 _CACHE_SHARE = 4
 # More threads than that hardly make a step faster; more engines translate more texts.
 _MOST_THREADS = 4
+# The operators of a narrower model are so small that a second thread costs what it saves, and with so many engines
+# what is left, the interpreter that they share with the service, takes as long as they do.
+_WIDE, _NARROW_ENGINES = 512, 2
+# Nobody who lowers `max_rows` loses beams to a second engine.
+_LEAST_ROWS = 16
 
 Deliver = Callable[[Sequence[Event]], None]
 
@@ -49,9 +54,9 @@ def load_model(config: ServerConfig, manifest: Manifest, metrics: Metrics, deliv
         StartupError: The bundle, the device or the memory cannot be used.
     """
     chosen = choose_device(config.device, manifest, find_problem)
-    # Engines on one GPU would only wait for each other.
-    wanted = config.replicas or (1 if chosen.kind == CUDA else 0)
-    replicas, threads = share_cpus(wanted, config.threads, available_cpus())
+    replicas, threads = share_cpus(config, available_cpus(), manifest.shape.num_heads * manifest.shape.head_dim)
+    if chosen.kind == CUDA and not config.replicas:
+        replicas = 1  # engines on one GPU would only wait for each other
     try:
         tokenizer = bundle.load_tokenizer(Path(config.model), manifest)
         engines = [
@@ -80,11 +85,22 @@ def load_model(config: ServerConfig, manifest: Manifest, metrics: Metrics, deliv
     return Model(manifest, tokenizer, engine, device, config.device)
 
 
-def share_cpus(replicas: int, threads: int, cpus: int) -> tuple[int, int]:
-    """Return how many engines there are and how many threads each has; 0 leaves a choice to us."""
+def share_cpus(config: ServerConfig, cpus: int, width: int) -> tuple[int, int]:
+    """Return how many engines there are and how many threads each has; what is not configured is chosen here.
+
+    Args:
+        config: Of the server.
+        cpus: That this process may use.
+        width: Of the model's attention: heads x their size.
+    """
+    narrow = width < _WIDE
+    replicas = config.replicas
     if not replicas:
-        replicas = max(1, cpus // (threads or _MOST_THREADS))
-    return replicas, threads or max(1, cpus // replicas)
+        replicas = cpus // (config.threads or (1 if narrow else _MOST_THREADS))
+        if narrow:
+            replicas = min(replicas, _NARROW_ENGINES)
+        replicas = max(1, min(replicas, config.max_rows // _LEAST_ROWS))
+    return replicas, config.threads or (1 if narrow else max(1, cpus // replicas))
 
 
 def _load_engine(
