@@ -55,11 +55,12 @@ def new_request(
     deadline: float | None = None,
     submitted: float = 0.0,
     first_target: Sequence[int] = (),
+    caller: str = "",
     **options: Any,
 ) -> Request:
     """Return a request with a recorder."""
     chosen = SearchOptions(max_new_tokens=max_new_tokens, **options)
-    return Request(source, chosen, Recorder(), Times(submitted), deadline, first_target)
+    return Request(source, chosen, Recorder(), Times(submitted), deadline, first_target, caller)
 
 
 def recorder(request: Request) -> Recorder:

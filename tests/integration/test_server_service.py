@@ -300,7 +300,8 @@ def test_texts_that_wait_for_the_tokenizer_count_as_waiting(monkeypatch: pytest.
     async def test(service: Service) -> None:
         monkeypatch.setattr(SentencePieceTokenizer, "encode", slow)
         request = pb.TranslateRequest(texts=[" ".join([TEXT] * 4)] * 8)
-        accepted = [service.stub.Translate(request) for _ in range(12)]  # 96 texts of 100
+        callers = [(("dragoman-caller", f"{number}"),) for number in range(12)]
+        accepted = [service.stub.Translate(request, metadata=caller) for caller in callers]  # 96 texts of 100
         try:
             await service.until(lambda: service.service.tokenizing.pending == 96)
             error = await error_of(service.stub.Translate(request))

@@ -121,6 +121,10 @@ class Engine:
         """Slots that the queued requests will need."""
         return self._scheduler.waiting_rows
 
+    def waiting_of(self, caller: str) -> int:
+        """Return how many requests of a caller are queued. Callable from any thread."""
+        return self._scheduler.waiting_of(caller)
+
     @property
     def retry_after(self) -> float:
         """Seconds until the present queue is gone, estimated from the time that texts took lately."""
@@ -137,9 +141,9 @@ class Engine:
         with self._wake:
             if self._closing:
                 raise NotServing("the server is shutting down; send the call to another one")
-            queued = len(self._scheduler)
-            if queued + len(requests) > self._max_queued:
-                raise QueueFull.of(queued, len(requests), self._max_queued, self.retry_after)
+            free = self._max_queued - len(self._scheduler)
+            if len(requests) > free:
+                raise QueueFull.of(len(requests), free=free, limit=self._max_queued, retry_after_s=self.retry_after)
             self._scheduler.add(requests)
             self._wake.notify()
 

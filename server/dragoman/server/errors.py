@@ -93,13 +93,15 @@ class QueueFull(CallError):
         self.retry_after_s = retry_after_s
 
     @classmethod
-    def of(cls, queued: int, more: int, limit: int, retry_after_s: float) -> QueueFull:
-        """Return the error for so many more texts than fit behind those that are waiting."""
-        return cls(
-            f"{queued} texts are waiting and the limit is {limit}, so {more} more do not fit; try again later or send "
-            "fewer texts per call",
-            retry_after_s,
-        )
+    def of(cls, more: int, *, free: int, limit: int, theirs: int = 0, retry_after_s: float) -> QueueFull:
+        """Return the error for so many more texts than fit, or than are left for a caller who has some waiting."""
+        problem = f"{limit - free} texts are waiting and the limit is {limit}, so {more} more do not fit"
+        if more <= free:
+            problem = (
+                f"{theirs} texts of this caller are waiting, and {more} more would be more than the {free} places that "
+                f"are free of {limit}; the rest is for others"
+            )
+        return cls(f"{problem}; try again later or send fewer texts per call", retry_after_s)
 
     def details(self) -> list[Message]:
         """Return the delay."""

@@ -61,17 +61,21 @@ class Replicas:
         return self._engines[0].fits(width, source_tokens, target_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Queue requests, all or none, each in the engine that has least to do. Callable from any thread.
+        """Queue requests of one caller, all or none, each in the engine that has least to do. Callable from any thread.
+
+        A caller who has texts waiting gets no more places than are free for others afterwards: alone it takes half of
+        them, and whoever comes next finds room (the dynamic threshold of Choudhury and Hahne 1998).
 
         Raises:
-            QueueFull: They do not fit; nothing was queued.
+            QueueFull: They do not fit, or are more than the caller's share; nothing was queued.
             NotServing: The engines are closing.
         """
         with self._door:
-            queued = self.load.waiting
-            if queued + len(requests) > self._max_queued:
-                soonest = min(engine.retry_after for engine in self._engines)
-                raise QueueFull.of(queued, len(requests), self._max_queued, soonest)
+            free = self._max_queued - self.load.waiting
+            theirs = sum(engine.waiting_of(requests[0].caller) for engine in self._engines)
+            if len(requests) > free or (theirs and theirs + len(requests) > free):
+                retry = min(engine.retry_after for engine in self._engines)
+                raise QueueFull.of(len(requests), free=free, limit=self._max_queued, theirs=theirs, retry_after_s=retry)
             for engine, share in zip(self._engines, self._shares(requests), strict=True):
                 if share:
                     engine.submit(share)

@@ -114,6 +114,7 @@ class Scheduler:
         self._fair_batches = 0  # since one began with an overdue request
         self._arrived = 0
         self._waiting_rows = 0
+        self._of_caller: dict[str, int] = {}  # waiting requests; nobody without any is remembered
         self._touched = False
         self._blocked: Request | None = None  # the last that was first and did not fit
         self._passed = 0  # slots that were given past it
@@ -127,6 +128,10 @@ class Scheduler:
         """Slots that the waiting requests will need."""
         return self._waiting_rows
 
+    def waiting_of(self, caller: str) -> int:
+        """Return how many requests of a caller wait."""
+        return self._of_caller.get(caller, 0)
+
     def add(self, requests: Sequence[Request]) -> None:
         """Queue requests that fit an empty pool."""
         for request in requests:
@@ -137,6 +142,7 @@ class Scheduler:
             entry = _Entry(self._arrived, int(request.priority), request.deadline, rises_at)
             self._entries[request] = entry
             self._waiting_rows += request.width
+            self._of_caller[request.caller] = self._of_caller.get(request.caller, 0) + 1
             self._levels[entry.level].append(request)
             if entry.deadline is not None:
                 self._deadlines.add(entry.deadline, entry.number, request)
@@ -270,6 +276,9 @@ class Scheduler:
         """Forget a request, but for its place in the queue of its level."""
         entry = self._entries.pop(request)
         self._waiting_rows -= request.width
+        left = self._of_caller.pop(request.caller) - 1
+        if left:
+            self._of_caller[request.caller] = left
         if entry.deadline is not None:
             self._deadlines.remove(entry.deadline, entry.number)
         self._rising.remove(entry.rises_at, entry.number)

@@ -59,9 +59,26 @@ def test_the_queues_limit_is_one_for_all() -> None:
         replicas.submit(some(3))
 
     assert replicas.load.waiting == 3
-    replicas.submit(some(2))
+    replicas.submit(some(2, caller="other"))
     finish(benches)
     assert sum(bench.ended(RequestStatus.EOS) for bench in benches) == 5
+
+
+def test_one_caller_does_not_fill_the_queue() -> None:
+    """It gets half of the places; each of the others then half of what is left, whatever it sends first."""
+    replicas, benches = make(max_queued=16)
+    for caller, share in (("greedy", 8), ("second", 4), ("third", 2)):
+        for _ in range(share):
+            replicas.submit(some(1, caller=caller))
+        with pytest.raises(
+            QueueFull, match=f"^{share} texts of this caller are waiting, and 1 more would be more than"
+        ):
+            replicas.submit(some(1, caller=caller))
+    replicas.submit(some(2, caller="large call"))
+    finish(benches)
+    replicas.submit(some(16, caller="greedy"))
+    finish(benches)
+    assert sum(bench.ended(RequestStatus.EOS) for bench in benches) == 8 + 4 + 2 + 2 + 16
 
 
 def test_cancel_and_stop_reach_whoever_runs_the_text() -> None:

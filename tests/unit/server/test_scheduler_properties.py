@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -231,6 +232,8 @@ class SchedulerHistories(RuleBasedStateMachine):
         if hasattr(self, "world"):
             assert len(self.world.scheduler) == len(self.world.waiting)
             assert self.world.scheduler.waiting_rows == sum(request.width for request in self.world.waiting)
+            waiting = Counter(request.caller for request in self.world.waiting)
+            assert all(self.world.scheduler.waiting_of(caller) == waiting[caller] for caller in "abc")
             assert not set(self.world.waiting) & set(self.world.statuses)
 
     def teardown(self) -> None:
