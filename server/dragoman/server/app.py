@@ -1,7 +1,8 @@
 """Composition root: builds the parts, starts them in order, drains and stops them.
 
 ports open, health NOT_SERVING -> load -> warm up -> SERVING
-SIGTERM -> NOT_SERVING -> drain_delay_s -> refuse new calls -> finish accepted ones -> exit 0
+SIGTERM, SIGINT or SIGHUP -> NOT_SERVING -> drain_delay_s -> refuse new calls -> finish accepted ones -> exit 0
+SIGTERM or SIGINT once more -> wait no longer: accepted calls get UNAVAILABLE
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
@@ -29,6 +31,7 @@ from dragoman.server.errors import StartupError
 from dragoman.server.http import HttpServer
 from dragoman.server.loading import load_model
 from dragoman.server.metrics import Metrics
+from dragoman.server.registrar import Registrar
 from dragoman.server.replicas import Replicas
 from dragoman.server.service import CallLimits, Phase, TranslationService
 from dragoman.v1 import translation_pb2, translation_pb2_grpc
@@ -38,20 +41,19 @@ logger = logging.getLogger(__name__)
 SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
 _HEALTH_NAMES = ("", SERVICE)
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+# A stopping server waits until so long no new call has come, and for all that still come at most so long.
+_QUIET_S, _LATECOMERS_S = 0.1, 1.0
 # Once no call is open, its last bytes may still be on their way to the caller.
 _FLUSH_S = 0.5
 
 
 async def serve(config: ServerConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then drain.
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain; one of the first two once more ends the drain.
 
     Raises:
         StartupError: The bundle, a port or the runtime cannot be used.
     """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
+    told, told_again = _watch_signals()
     check_one_runtime()
     try:
         manifest = bundle.load_manifest(Path(config.model))
@@ -59,8 +61,34 @@ async def serve(config: ServerConfig) -> None:
         raise StartupError(str(error)) from error
     server = Server(config, manifest)
     await server.start()
-    await stop.wait()
-    await server.stop()
+    await told.wait()
+    await _drain(server, told_again)
+
+
+def _watch_signals() -> tuple[asyncio.Event, asyncio.Event]:
+    """Return what is set once the process is told to stop, and once it is told again."""
+    told, again = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: (again if told.is_set() else told).set())
+    # A terminal that is closed may send several, which is no hurry; with nohup the server goes on without it.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, told.set)
+    return told, again
+
+
+async def _drain(server: Server, told_again: asyncio.Event) -> None:
+    stopping = asyncio.create_task(server.stop())
+    hurry = asyncio.create_task(told_again.wait())
+    await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
+    hurry.cancel()
+    if not stopping.done():
+        logger.warning("told to stop again: open calls end now")
+        await server.end_calls()
+        if server.service.phase is not Phase.DRAINING:  # drain_delay_s is not over, and nothing else has begun
+            stopping.cancel()
+            stopping = asyncio.create_task(server.stop())
+    await stopping
 
 
 class Server:
@@ -122,6 +150,7 @@ class Server:
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         await asyncio.sleep(self._config.drain_delay_s)
         self.service.drain()
+        await self._refuse_latecomers()
         await self._stop_grpc()
         if self._engine is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._engine.close)
@@ -129,6 +158,23 @@ class Server:
             self._http.stop()
         self._tokenizers.shutdown()
         logger.info("stopped")
+
+    async def end_calls(self) -> None:
+        """End all calls with UNAVAILABLE; `stop` has then nothing more to wait for, also when it is called again."""
+        self._config = replace(self._config, drain_delay_s=0.0)
+        await self._grpc.stop(0)
+
+    async def _refuse_latecomers(self) -> None:
+        """Go on refusing calls until none has come for a moment.
+
+        A stopped gRPC server cancels calls that it has read and no handler has begun, dozens if the loop was busy. A
+        caller is not told by that to send the call elsewhere.
+        """
+        end = time.monotonic() + _LATECOMERS_S
+        refused = -1
+        while refused != self.service.begun and time.monotonic() < end:
+            refused = self.service.begun
+            await asyncio.sleep(_QUIET_S)
 
     async def _stop_grpc(self) -> None:
         """Return when no translation is open any more, at the latest after the drain timeout.
@@ -143,9 +189,14 @@ class Server:
         idle.cancel()
 
     async def _open_ports(self) -> None:
-        translation_pb2_grpc.add_TranslationServiceServicer_to_server(self.service, self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        reflection.enable_server_reflection([SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME], self._grpc)
+        registrar = Registrar(self._grpc, self._refused)
+        translation_pb2_grpc.add_TranslationServiceServicer_to_server(
+            self.service,
+            registrar,  # type: ignore[arg-type]  # has what is called
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, registrar)
+        names = [SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflection.aio.ReflectionServicer(names), registrar)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         config = self._config
         try:
@@ -161,6 +212,10 @@ class Server:
             raise ports.cannot_listen("HTTP", config.host, config.http_port, "--http-port", error) from error
         self._http.start()
         await self._grpc.start()
+
+    def _refused(self, service: str, method: str) -> None:
+        if service == SERVICE:  # the metrics are about its calls
+            self.metrics.request_ended(method, grpc.StatusCode.INVALID_ARGUMENT.name, 0.0)
 
     async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in _HEALTH_NAMES:

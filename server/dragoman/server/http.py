@@ -69,12 +69,15 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"try /metrics, /livez or /readyz\n")
 
+    do_HEAD = do_GET  # noqa: N815  # the base class's name; the answer is the same, less its body
+
     def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's name
         """Say nothing: probes and scrapes come every few seconds."""

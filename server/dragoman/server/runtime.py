@@ -125,7 +125,9 @@ class OnnxRuntime:
         )
         large = [*self._cross_names, bundle.CROSS_LAST, *self._state_names]
         if misplaced := self._decoder_here.intersection(large):
-            raise StartupError(f"{folder}: the decoder wants {sorted(misplaced)} on the CPU; write the bundle again, --device cuda")
+            raise StartupError(
+                f"{folder}: the decoder wants {sorted(misplaced)} on the CPU; write it again with --device cuda"
+            )
         self._describe_decoder(folder)
         self._allocate(max(encode_tokens, manifest.limits.max_source_tokens))
         self._run_options = run_options()

@@ -56,6 +56,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
 
     Attributes:
         phase: What it does with new calls.
+        begun: Calls so far.
         tokenizing: Tokenizes the texts of calls.
     """
 
@@ -75,6 +76,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
+        self.begun = 0
         self._open_calls = 0
         self.tokenizing = Tokenizing(tokenizers, metrics, most=limits.max_queued_texts, clock=clock)
         self._idle = asyncio.Event()
@@ -277,6 +279,7 @@ class TranslationService(pb_grpc.TranslationServiceServicer):
     def _observed(self, method: str, context: Context) -> Iterator[_Call]:
         """Count a call and time it, however it ends."""
         call = _Call()
+        self.begun += 1
         self._open_calls += 1
         self._idle.clear()
         start = self._clock()

@@ -1,3 +1,5 @@
+import contextlib
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -75,6 +77,21 @@ def test_another_path_is_not_found_and_says_what_is_there(server: HttpServer) ->
 
     assert status == 404
     assert "/metrics" in text
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/"])
+def test_head_is_get_without_a_body(server: HttpServer, state: State, path: str) -> None:
+    """Some load balancers probe with it."""
+    for state.ready in (True, False):
+        expected = get(server, path)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
+        with contextlib.closing(connection):
+            connection.request("HEAD", path)
+            response = connection.getresponse()
+
+            assert (response.status, response.read()) == (expected[0], b"")
+            if path != "/metrics":  # other numbers by now
+                assert int(response.headers["Content-Length"]) == len(expected[1])
 
 
 def test_a_taken_port_is_an_error(server: HttpServer) -> None:

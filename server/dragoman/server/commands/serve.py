@@ -1,7 +1,8 @@
-"""`dragoman serve`: serve a bundle over gRPC until SIGTERM.
+"""`dragoman serve`: serve a bundle over gRPC until SIGTERM, SIGINT or SIGHUP, then finish what was accepted.
 
-Every flag can be set by the environment variable named beside it. A line "ready grpc=... http=..."
-on stdout says when the server accepts calls and where; logs go to stderr.
+Every flag can be set by the environment variable named beside it; one that is set but empty counts as not set. A
+line "ready grpc=... http=..." on stdout says when the server accepts calls and where; logs go to stderr. SIGTERM or
+SIGINT once more ends open calls at once.
 """
 
 from __future__ import annotations
