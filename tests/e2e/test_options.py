@@ -135,9 +135,9 @@ def test_hypotheses_of_a_beam_are_ranked_by_their_scores(server: ServerProcess) 
     ids=str,
 )
 def test_a_translations_score_is_what_scoring_says(server: ServerProcess, options: dict[str, Any]) -> None:
-    """The log-probability of a text does not depend on how it was found.
+    """The log-probability of a text does not depend on how it was found, where the tokenizer makes its tokens of it.
 
-    Of the best text, whose tokens are those that the tokenizer makes of it; of others they may not be.
+    A model may write others; this one does not in its best texts, which is looked at first.
     """
     texts = [text for text in TEXTS if text]
     translations = translate(server, *texts, return_scores=True, return_token_scores=True, **options).translations

@@ -226,7 +226,8 @@ class DecodingOptions(google.protobuf.message.Message):
     def stop_sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The translation ends before the first of these that its text, behind a target prefix, would have. At
         most GetModel.limits.max_stop_sequences, none empty, each of at most
-        GetModel.limits.max_option_characters characters. Needs a beam_size of 1.
+        GetModel.limits.max_option_characters characters; white space is a stop sequence too. Needs a beam_size
+        of 1.
         """
 
     def __init__(
@@ -329,7 +330,9 @@ class TranslateRequest(google.protobuf.message.Message):
     """Only "text/plain", which is also what empty means: "<" and "&" are characters like any other."""
     @property
     def texts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """1 to GetModel.limits.max_texts texts; blank ones are allowed. Line breaks are white space."""
+        """1 to GetModel.limits.max_texts texts; blank ones, which have only white space, control and format
+        characters, are allowed: their translation is blank. Line breaks are white space.
+        """
 
     @property
     def options(self) -> Global___DecodingOptions: ...
@@ -766,7 +769,9 @@ Global___ScoreResponse: typing_extensions.TypeAlias = ScoreResponse
 
 @typing.final
 class PairScore(google.protobuf.message.Message):
-    """How probable the model finds a target, given its source."""
+    """How probable the model finds a target, given its source, in the tokens into which its tokenizer cuts it.
+    A translation that the model wrote in other tokens had another log_prob.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -940,7 +945,9 @@ class Limits(google.protobuf.message.Message):
     MAX_OPTION_CHARACTERS_FIELD_NUMBER: builtins.int
     max_texts: builtins.int
     max_source_tokens: builtins.int
-    """Per text, end of sentence not included."""
+    """Per text, end of sentence not included. A text or a prefix of more than 100 characters per token that it
+    may have, blank ones not counted, is refused by that alone.
+    """
     max_target_tokens: builtins.int
     max_message_bytes: builtins.int
     max_queued_texts: builtins.int

@@ -30,10 +30,11 @@ class TranslationServiceStub(object):
 
     Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
     the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
-    after a RESOURCE_EXHAUSTED.
+    after a RESOURCE_EXHAUSTED. Bytes that are no message of a method's type are an INVALID_ARGUMENT of the
+    field "request".
 
     Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
-    of the server; without it each peer address is a caller.
+    of the server; without it each host, the peer's address without its port, is a caller.
     """
 
     def __init__(self, channel):
@@ -74,10 +75,11 @@ class TranslationServiceServicer(object):
 
     Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
     the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
-    after a RESOURCE_EXHAUSTED.
+    after a RESOURCE_EXHAUSTED. Bytes that are no message of a method's type are an INVALID_ARGUMENT of the
+    field "request".
 
     Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
-    of the server; without it each peer address is a caller.
+    of the server; without it each host, the peer's address without its port, is a caller.
     """
 
     def Translate(self, request, context):
@@ -158,10 +160,11 @@ class TranslationService(object):
 
     Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
     the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
-    after a RESOURCE_EXHAUSTED.
+    after a RESOURCE_EXHAUSTED. Bytes that are no message of a method's type are an INVALID_ARGUMENT of the
+    field "request".
 
     Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
-    of the server; without it each peer address is a caller.
+    of the server; without it each host, the peer's address without its port, is a caller.
     """
 
     @staticmethod

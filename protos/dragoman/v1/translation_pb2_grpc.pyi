@@ -110,10 +110,11 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateType, _T
 
     Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
     the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
-    after a RESOURCE_EXHAUSTED.
+    after a RESOURCE_EXHAUSTED. Bytes that are no message of a method's type are an INVALID_ARGUMENT of the
+    field "request".
 
     Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
-    of the server; without it each peer address is a caller.
+    of the server; without it each host, the peer's address without its port, is a caller.
     """
 
     @typing.overload
@@ -210,10 +211,11 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
 
     Errors carry google.rpc details: BadRequest names the field of an INVALID_ARGUMENT, PreconditionFailure
     the option that the loaded model cannot serve (FAILED_PRECONDITION), RetryInfo says when to try again
-    after a RESOURCE_EXHAUSTED.
+    after a RESOURCE_EXHAUSTED. Bytes that are no message of a method's type are an INVALID_ARGUMENT of the
+    field "request".
 
     Metadata: `dragoman-caller`, at most 128 characters, names whose call it is. Callers get equal shares
-    of the server; without it each peer address is a caller.
+    of the server; without it each host, the peer's address without its port, is a caller.
     """
 
     @abc.abstractmethod

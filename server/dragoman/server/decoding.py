@@ -15,6 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from dragoman.server.characters import is_blank
 from dragoman.server.errors import InvalidArgument, Unsupported
 from dragoman.server.options import LARGEST_SEED, MOST_BEAMS, OptionError, Sampling, SearchOptions
 from dragoman.server.request import Priority
@@ -289,6 +290,12 @@ def _check_counts(options: pb.DecodingOptions, allowed: Allowed) -> None:
             "options.max_length_ratio", f"{ratio} is out of range; it must be 0 (none) to {_LARGEST_RATIO:g}"
         )
     _check_texts("options.suppressed_texts", options.suppressed_texts, MOST_SUPPRESSED)
+    for index, text in enumerate(options.suppressed_texts):
+        if is_blank(text):  # no token is suppressed for it
+            raise InvalidArgument(
+                f"options.suppressed_texts[{index}]",
+                "has only white space, control or format characters; name a word or a phrase, or leave it out",
+            )
     _check_texts("options.stop_sequences", options.stop_sequences, MOST_STOP_SEQUENCES)
 
 

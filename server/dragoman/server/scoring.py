@@ -10,6 +10,7 @@ from dragoman.export.bundle import Manifest
 from dragoman.model.tokenizers import Tokenizer
 from dragoman.server import validate
 from dragoman.server.calls import Gather
+from dragoman.server.characters import check_characters, is_blank
 from dragoman.server.errors import InvalidArgument
 from dragoman.server.jobs import Caller
 from dragoman.server.options import SearchOptions
@@ -18,6 +19,8 @@ from dragoman.server.suppression import target_ids
 from dragoman.server.validate import Source
 from dragoman.server.writing import write
 from dragoman.v1 import translation_pb2 as pb
+
+_SPLIT = "split the pair, for example at sentences"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,12 @@ def tokenize(
     for index, pair in enumerate(pairs):
         field = f"pairs[{index}].source"
         framed, tokens, own = validate.encode(pair.source, field, tokenizer, manifest, languages)
-        target = () if validate.is_blank(pair.target) else tuple(target_ids(tokenizer, pair.target))
+        target: tuple[int, ...] = ()
+        if not is_blank(pair.target):
+            check_characters(pair.target, f"pairs[{index}].target", most, _SPLIT)
+            target = tuple(target_ids(tokenizer, pair.target))
         if len(target) > most:
-            raise InvalidArgument(
-                f"pairs[{index}].target",
-                f"{len(target)} tokens, the limit is {most}; split the pair, for example at sentences",
-            )
+            raise InvalidArgument(f"pairs[{index}].target", f"{len(target)} tokens, the limit is {most}; {_SPLIT}")
         source = Source(framed, len(target) + 1, tokens, first, own=own, field=field)
         known = None
         if not tokens:

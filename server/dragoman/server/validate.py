@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dragoman.export.bundle import Manifest
 from dragoman.model.tokenizers import Tokenizer
+from dragoman.server.characters import check_characters, is_blank
 from dragoman.server.decoding import Decoding
 from dragoman.server.errors import InvalidArgument, ModelNotFound
 from dragoman.server.suppression import target_ids
@@ -15,9 +15,7 @@ from dragoman.server.suppression import target_ids
 PLAIN_TEXT = "text/plain"
 _SHOWN = 40
 _SHOWN_LANGUAGES = 12
-# Control and format characters, spaces and separators. Not str.isprintable: it is false for private
-# use and for characters newer than this Python, which are text.
-_BLANK = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+_SPLIT = "split the text, for example at sentences"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,8 @@ def _choose(field: str, given: str, default: str, offered: Collection[str], mode
     if not given and default:
         return default
     own = {tag.lower(): tag for tag in offered}
-    wanted = given.lower()
+    # No more of it can match, and each try copies what is left: a tag of megabytes would hold up everybody.
+    wanted = given[: 1 + max(map(len, own))].lower()
     while wanted and wanted not in own:
         wanted = wanted.rpartition("-")[0]
     if wanted:
@@ -171,23 +170,24 @@ def encode(
     Raises:
         InvalidArgument: The text is too long.
     """
-    ids = [] if is_blank(text) else tokenizer.encode(text)
+    if is_blank(text):
+        return (), 0, 0
+    limit = manifest.limits.max_source_tokens
+    check_characters(text, field, limit, _SPLIT)
+    ids = tokenizer.encode(text)
     tokens = max(0, len(ids) - tokenizer.added_ids)
     if not tokens:
         return (), 0, 0
     framed = manifest.languages.frame(ids, *languages)
-    limit = manifest.limits.max_source_tokens
     if len(framed) > limit:
-        raise InvalidArgument(
-            field,
-            f"{tokens} tokens, the limit is {limit - len(framed) + tokens}; split the text, for example at sentences",
-        )
+        raise InvalidArgument(field, f"{tokens} tokens, the limit is {limit - len(framed) + tokens}; {_SPLIT}")
     source, target = manifest.languages.sources[languages[0]], manifest.languages.targets[languages[1]]
     in_front = tokenizer.added_ids - len(tokenizer.encode(""))  # of blank text comes what stands behind alone
     return framed, tokens, len(target.before_source) + len(source.before_source) + in_front
 
 
 def _prefix(text: Text, tokenizer: Tokenizer, room: int) -> list[int]:
+    check_characters(text.prefix, text.prefix_field, room, "shorten it")
     ids = target_ids(tokenizer, text.prefix) if text.prefix else []
     if tokenizer.special.unk in ids:
         raise InvalidArgument(
@@ -196,11 +196,6 @@ def _prefix(text: Text, tokenizer: Tokenizer, room: int) -> list[int]:
     if len(ids) >= room:
         raise InvalidArgument(text.prefix_field, f"{len(ids)} tokens, the limit is {room - 1}; shorten it")
     return ids
-
-
-def is_blank(text: str) -> bool:
-    """Whether a text has nothing to translate: only white space, control and zero-width characters."""
-    return all(unicodedata.category(character) in _BLANK for character in text)
 
 
 def _show(value: str) -> str:

@@ -117,6 +117,17 @@ def test_long_lists_and_texts_are_refused_unread(name: str, texts: list[str], fi
     assert problem in caught.value.problem
 
 
+@pytest.mark.parametrize("blank", [" ", "\n", "\u00a0", "\u200b", " \x00\t" * 80])
+def test_a_blank_text_cannot_be_suppressed(blank: str) -> None:
+    """No token is suppressed for it, so it would do nothing; as a stop sequence it is as good as any other."""
+    with pytest.raises(InvalidArgument) as caught:
+        read(suppressed_texts=["a", blank])
+
+    assert caught.value.field == "options.suppressed_texts[1]"
+    assert "has only white space, control or format characters" in caught.value.problem
+    assert read(stop_sequences=[blank]).stop_sequences == (blank,)
+
+
 @pytest.mark.parametrize(
     ("values", "field", "problem"),
     [

@@ -1,6 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -8,7 +8,7 @@ from dragoman.export import bundle
 from dragoman.export.bundle import Manifest
 from dragoman.model.languages import Languages, LanguageTokens
 from dragoman.model.tokenizers import Tokenizer
-from dragoman.server import decoding, validate
+from dragoman.server import decoding, scoring, validate
 from dragoman.server.decoding import Allowed, Decoding
 from dragoman.server.errors import InvalidArgument, ModelNotFound
 from dragoman.server.validate import Source, Text
@@ -140,12 +140,6 @@ def test_blank_texts_have_no_tokens(tokenizer: Tokenizer, manifest: Manifest, te
     assert source.tokens == 0
 
 
-@pytest.mark.parametrize("text", ["a", ".", "\u0301", "\U0001f600", "\ue000", "\U000e01ef", "\u200bone", "\U00031350"])
-def test_everything_else_is_not_blank(text: str) -> None:
-    """Characters that this Python's Unicode tables do not know are characters all the same."""
-    assert not validate.is_blank(text)
-
-
 @pytest.mark.parametrize(
     "text", ["</s>", "<s>", "<pad>", "<unk>", "\u2581", "__de__", "one</s>two", "a\u2581b", "one\x00two"]
 )
@@ -169,6 +163,47 @@ def test_the_longest_text_is_accepted_and_one_token_more_is_not(tokenizer: Token
     assert source.tokens == 127
     assert caught.value.field == "texts[1]"
     assert "128 tokens, the limit is 127" in caught.value.problem
+
+
+@pytest.mark.parametrize("character", ["x", "x ", "\u00e4", "\U0001f600"])
+def test_a_text_of_megabytes_is_not_tokenized(manifest: Manifest, character: str) -> None:
+    """It would take a second to find out that it does not fit: nothing of it reaches the tokenizer."""
+    nobody = cast(Tokenizer, None)
+    text = character * 2_000_000
+    [pair] = [pb.ScorePair(source="one", target=text)]
+    with pytest.raises(InvalidArgument) as source:
+        validate.tokenize([Text(text, "texts[0]")], options(), nobody, manifest, ("en", "de"))
+    with pytest.raises(InvalidArgument) as prefix:
+        validate._prefix(Text("one", "text", text, "target_prefix"), nobody, 128)
+    with pytest.raises(InvalidArgument) as target:
+        scoring.tokenize([pair], bundle.load_tokenizer(BUNDLE, manifest), manifest, ("en", "de"))
+
+    problem = f"{len(text)} characters, the limit is 12800, white space not counted; "
+    assert (source.value.field, source.value.problem) == (
+        "texts[0]", problem + "split the text, for example at sentences",
+    )  # fmt: skip
+    assert (prefix.value.field, prefix.value.problem) == ("target_prefix", problem + "shorten it")
+    assert (target.value.field, target.value.problem) == (
+        "pairs[0].target", problem.replace("12800", "12700") + "split the pair, for example at sentences",
+    )  # fmt: skip
+
+
+def test_white_space_counts_for_nothing(tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """A short text stays short between any number of blanks, and a blank one stays blank."""
+    short, blank = tokenize(tokenizer, manifest, "one" + " \n" * 50_000 + "two", "\u200b \x00" * 50_000)
+
+    assert list(short.ids) == tokenizer.encode("one two")
+    assert list(blank.ids) == []
+
+
+def test_a_language_tag_of_megabytes_is_refused_at_once(manifest: Manifest) -> None:
+    """Only as much of it as can match is looked at; each part of it used to be tried, on the loop that serves all."""
+    tag = "fr" + "-x" * 2_000_000
+    with pytest.raises(InvalidArgument, match="'fr-x-x"):
+        validate.choose_languages(tag, "de", manifest)
+
+    assert validate.choose_languages(tag.replace("fr", "EN"), "de" + "-" * 2_000_000, manifest) == ("en", "de")
+    assert validate.choose_languages("pt-BR" + tag[2:], "zh-Hans" + tag[2:], several(manifest))[1] == "zh-Hans"
 
 
 def test_max_new_tokens_is_used_as_given_up_to_the_models_limit(tokenizer: Tokenizer, manifest: Manifest) -> None:
