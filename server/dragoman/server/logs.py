@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Literal
 
+_GRPC = "grpc._cython.cygrpc"
+
 
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
@@ -25,9 +27,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+class GoneCallers(logging.Filter):
+    """Leaves out gRPC's entries, with a traceback, about callers who go away while an answer is on its way to them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether an entry stays: it is of something else."""
+        kind = record.exc_info[0] if record.exc_info else None
+        return not (record.name == _GRPC and kind is not None and kind.__name__ == "ExecuteBatchError")
+
+
 def configure(style: Literal["text", "json"], level: str) -> None:
     """Send all logs to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if style == "json" else text)
+    if level != "debug":
+        handler.addFilter(GoneCallers())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -2,7 +2,10 @@ import json
 import logging
 import sys
 
-from dragoman.server.logs import JsonFormatter
+import pytest
+from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
+
+from dragoman.server.logs import GoneCallers, JsonFormatter
 
 
 def record(message: str, *arguments: object, failed: bool = False) -> logging.LogRecord:
@@ -36,3 +39,20 @@ def test_a_traceback_is_a_field_of_its_entry() -> None:
 
     assert "\n" not in line
     assert "ValueError: broken" in json.loads(line)["exception"]
+
+
+@pytest.mark.parametrize(
+    ("logger", "error", "stays"),
+    [
+        ("grpc._cython.cygrpc", cygrpc.ExecuteBatchError, False),
+        ("grpc._cython.cygrpc", ValueError, True),
+        ("dragoman.server.engine", cygrpc.ExecuteBatchError, True),
+    ],
+)
+def test_callers_who_go_away_are_no_errors(logger: str, error: type[Exception], stays: bool) -> None:
+    """GRPC logs a traceback where a stream is cancelled just before a piece of it is sent."""
+    about = (error, error("execute_batch"), None)
+    entry = logging.LogRecord(logger, logging.ERROR, "a.py", 1, "raised in core", (), about)
+
+    assert GoneCallers().filter(entry) is stays
+    assert GoneCallers().filter(logging.LogRecord(logger, logging.ERROR, "a.py", 1, "fork", (), None))
