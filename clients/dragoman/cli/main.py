@@ -20,6 +20,8 @@ from importlib.metadata import version
 from types import FrameType, ModuleType
 from typing import NoReturn
 
+from dragoman.cli.parser import Parser
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -79,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _interrupted(name)
     if module is None:
         return 1
-    own = argparse.ArgumentParser(prog=f"dragoman {name}", description=module.__doc__, formatter_class=_Formatter)
+    own = Parser(prog=f"dragoman {name}", description=module.__doc__, formatter_class=_Formatter)
     module.add_arguments(own)
     return _run(name, module, own.parse_args(given[1:]))
 
@@ -88,10 +90,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the paragraphs of a module's docstring."""
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     width = max(map(len, COMMANDS))
     listing = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dragoman",
         description="Train, export and serve encoder-decoder Transformers.",
         epilog=f"subcommands:\n{listing}\n\n`dragoman SUBCOMMAND --help` explains one.",

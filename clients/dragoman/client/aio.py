@@ -16,11 +16,20 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options
-from dragoman.client.errors import ENDED_EARLY, CallCancelledError, protocol_error
+from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options, server_target
+from dragoman.client.checks import wrong_type
+from dragoman.client.errors import ENDED_EARLY, closed_error, protocol_error
 from dragoman.client.model_info import ModelInfo
 from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, Priority
-from dragoman.client.requests import Metadata, call_metadata, score_request, stream_request, translate_request
+from dragoman.client.requests import (
+    Metadata,
+    call_metadata,
+    model_request,
+    one_text,
+    score_request,
+    stream_request,
+    translate_request,
+)
 from dragoman.client.results import PairScore, ScoreResult, StreamPiece, TranslateResult, Translation
 from dragoman.client.retry import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Attempts, CallPolicy
 from dragoman.v1 import translation_pb2 as pb
@@ -56,7 +65,10 @@ class AsyncTranslationClient:
         self._owned_channel: grpc.aio.Channel | None = None
         if channel is None:
             channel = self._owned_channel = _open_channel(target, max_message_bytes, secure)
+        elif not isinstance(channel, grpc.aio.Channel):
+            raise wrong_type("channel", channel, "grpc.aio.Channel; one of grpc itself is for TranslationClient")
         self._stub: TranslationServiceAsyncStub = TranslationServiceStub(channel)
+        self._closed = asyncio.Event()
         self._streams: weakref.WeakSet[AsyncTranslationStream] = weakref.WeakSet()
 
     async def __aenter__(self) -> AsyncTranslationClient:
@@ -71,6 +83,7 @@ class AsyncTranslationClient:
         """Close the connection; calls in progress end with a CallCancelledError."""
         if self._owned_channel is None:
             return
+        self._closed.set()
         for stream in tuple(self._streams):
             stream.cancel()  # older gRPC leaves a stream alone that no task is waiting for
         await self._owned_channel.close()
@@ -112,9 +125,10 @@ class AsyncTranslationClient:
         timeout_s: float | None = None,
     ) -> Translation:
         """Translate one text; as `TranslationClient.translate_text`."""
+        texts, target_prefixes = one_text(text, target_prefix)
         result = await self.translate(
-            [text],
-            target_prefixes=[target_prefix] if target_prefix else (),
+            texts,
+            target_prefixes=target_prefixes,
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -203,7 +217,7 @@ class AsyncTranslationClient:
 
     async def model(self, name: str = "", *, timeout_s: float | None = None) -> ModelInfo:
         """Describe one model; as `TranslationClient.model`."""
-        response = await self._call(self._stub.GetModel, pb.GetModelRequest(name=name), timeout_s)
+        response = await self._call(self._stub.GetModel, model_request(name), timeout_s)
         return ModelInfo.from_proto(response.model)
 
     async def _call(
@@ -220,8 +234,9 @@ class AsyncTranslationClient:
                 _raise_if_closed(error)
                 raise
             except grpc.RpcError as error:
-                wait_s = attempts.wait_s(error)
-            await asyncio.sleep(wait_s)
+                wait_s = attempts.wait_s(error, is_closed=self._closed.is_set())
+                if await _happens_within(wait_s, self._closed):
+                    raise closed_error() from error
 
 
 class AsyncTranslationStream(AsyncIterator[StreamPiece]):
@@ -240,6 +255,7 @@ class AsyncTranslationStream(AsyncIterator[StreamPiece]):
     ) -> None:
         self._attempts = attempts
         self._start = partial(method, request, metadata=metadata)
+        self._cancelled = asyncio.Event()
         self._call = self._start(timeout=attempts.remaining_s())
         self._messages = aiter(self._call)
         self._has_end = False
@@ -260,6 +276,7 @@ class AsyncTranslationStream(AsyncIterator[StreamPiece]):
 
     def cancel(self) -> None:
         """Cancel the call; whoever waits for a piece gets a CallCancelledError."""
+        self._cancelled.set()
         self._call.cancel()
 
     async def __anext__(self) -> StreamPiece:
@@ -279,7 +296,9 @@ class AsyncTranslationStream(AsyncIterator[StreamPiece]):
                 _raise_if_closed(error)
                 raise
             except grpc.RpcError as error:
-                await asyncio.sleep(self._attempts.wait_s(error))
+                wait_s = self._attempts.wait_s(error, is_closed=self._cancelled.is_set())
+                if await _happens_within(wait_s, self._cancelled):
+                    raise closed_error() from error
                 self._call = self._start(timeout=self._attempts.remaining_s())
                 self._messages = aiter(self._call)
             else:
@@ -290,16 +309,24 @@ class AsyncTranslationStream(AsyncIterator[StreamPiece]):
 
 
 def _raise_if_closed(error: asyncio.CancelledError) -> None:
-    # gRPC raises asyncio's CancelledError also where only the call was cancelled, not the task that
-    # awaits it. Passed on, it would end that task without a trace, in a TaskGroup for example.
+    # gRPC raises asyncio's CancelledError also where only the call was cancelled on this side, not the task that
+    # awaits it. Passed on, it would end that task without a trace, in a TaskGroup for example. A call that the server
+    # cancelled is an RpcError.
     task = asyncio.current_task()
     if task is not None and not task.cancelling():
-        text = "the call was cancelled because its client or stream was closed"
-        raise CallCancelledError(text, code=grpc.StatusCode.CANCELLED) from error
+        raise closed_error() from error
+
+
+async def _happens_within(wait_s: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(wait_s):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 def _open_channel(target: str, max_message_bytes: int, secure: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    options = channel_options(max_message_bytes)
+    target, options = server_target(target), channel_options(max_message_bytes, secure)
     if secure is None:
         return grpc.aio.insecure_channel(target, options=options)
     return grpc.aio.secure_channel(target, secure, options=options)

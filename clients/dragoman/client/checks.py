@@ -9,8 +9,10 @@ import enum
 import math
 import numbers
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
 
 _LARGEST_FLOAT = 3.4028234663852886e38  # of 32 bits
 
@@ -19,18 +21,26 @@ def check_texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
     """Return a list of texts that can be sent.
 
     Raises:
-        TypeError: `texts` is one text instead of a sequence of texts, or holds something else.
+        TypeError: `texts` is one text instead of a sequence of texts, has no order, or holds something else.
         ValueError: A text cannot be encoded as UTF-8.
     """
     if isinstance(texts, (str, bytes)):
         raise TypeError(f"{name} is one {type(texts).__name__}; it must be a sequence of str, such as [text]")
-    try:
-        given = tuple(texts)  # once, so that an iterator works too
-    except TypeError as error:
-        raise wrong_type(name, texts, "a sequence of str, such as [text]") from error
+    given = check_ordered(texts, name, "a sequence of str, such as [text]")
     for index, text in enumerate(given):
         check_text(text, f"{name}[{index}]")
     return given
+
+
+def check_ordered(items: Iterable[_Item], name: str, allowed: str) -> tuple[_Item, ...]:
+    """Return items that have an order; an iterator is read once.
+
+    Raises:
+        TypeError: They are none, or a set or a dict, whose order is not what the results belong to.
+    """
+    if isinstance(items, (set, frozenset, Mapping)) or not isinstance(items, Iterable):
+        raise wrong_type(name, items, allowed)
+    return tuple(items)
 
 
 def check_text(text: str, name: str) -> None:
@@ -53,30 +63,46 @@ def check_text(text: str, name: str) -> None:
         ) from error
 
 
-def check_integer(name: str, value: int, most: int) -> None:
+def is_integer(value: object) -> bool:
+    """Whether a value is a whole number; those of NumPy are, True and False are none."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is a number; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_integer(name: str, value: int, most: int, allowed: str) -> None:
     """Check a whole number from 0 on.
+
+    Args:
+        name: What it is called.
+        value: As given.
+        most: What the message can carry, which may be more than the server takes.
+        allowed: Says the range to the user: what the protocol allows, not what the message can carry.
 
     Raises:
         TypeError: It is no whole number; those of NumPy are.
         ValueError: It is negative, or more than `most`.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise wrong_type(name, value, f"int, from 0 (the default) to {most}")
+    if not is_integer(value):
+        raise wrong_type(name, value, f"int, {allowed}")
     if not 0 <= operator.index(value) <= most:
-        raise ValueError(f"{name} is {value}; it must be from 0 (the default) to {most}")
+        raise ValueError(f"{name} is {value}; it must be {allowed}")
 
 
 def check_number(name: str, value: float) -> None:
-    """Check a number; whatever a float can be is the server's to judge.
+    """Check a number; whatever a float of 32 bits can be is the server's to judge.
 
     Raises:
         TypeError: It is no number.
         ValueError: It is finite, but not as a float of 32 bits.
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not is_number(value):
         raise wrong_type(name, value, "float or int")
     if abs(value) > _LARGEST_FLOAT and value not in (math.inf, -math.inf):
-        raise ValueError(f"{name} is {value}; it must be from {-_LARGEST_FLOAT} to {_LARGEST_FLOAT}")
+        raise ValueError(f"{name} is {value}; it must be a number that 32 bits can hold, in the range of the option")
 
 
 def check_flag(name: str, value: bool) -> None:

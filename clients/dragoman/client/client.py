@@ -6,7 +6,8 @@ and when to try again live in `options`, `requests`, `results`, `errors` and `re
 
 from __future__ import annotations
 
-import time
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -14,11 +15,20 @@ from typing import TypeVar
 
 import grpc
 
-from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options
-from dragoman.client.errors import ENDED_EARLY, protocol_error
+from dragoman.client.channel import DEFAULT_MAX_MESSAGE_BYTES, DEFAULT_TARGET, channel_options, server_target
+from dragoman.client.checks import wrong_type
+from dragoman.client.errors import ENDED_EARLY, closed_error, protocol_error
 from dragoman.client.model_info import ModelInfo
 from dragoman.client.options import DEFAULT_OPTIONS, DecodingOptions, Priority
-from dragoman.client.requests import Metadata, call_metadata, score_request, stream_request, translate_request
+from dragoman.client.requests import (
+    Metadata,
+    call_metadata,
+    model_request,
+    one_text,
+    score_request,
+    stream_request,
+    translate_request,
+)
 from dragoman.client.results import PairScore, ScoreResult, StreamPiece, TranslateResult, Translation
 from dragoman.client.retry import DEFAULT_RETRIES, DEFAULT_TIMEOUT_S, Attempts, CallPolicy
 from dragoman.v1 import translation_pb2 as pb
@@ -35,9 +45,10 @@ class TranslationClient:
     `dragoman.client.CallError` when it fails.
 
     Args:
-        target: HOST:PORT, or any gRPC target such as "dns:///translate.example:50051". Calls go round
-            robin over all addresses of the name.
-        timeout_s: Seconds for a call, its retries included.
+        target: HOST, where Dragoman's port is meant, 50051, or HOST:PORT, or a gRPC target with its scheme such as
+            "dns:///translate.example:50051" or "unix:/run/dragoman.sock", to which nothing is added: gRPC takes port
+            443 if it has none. Calls go round robin over all addresses of the name.
+        timeout_s: Seconds for a call, its retries included; above 0, at most a year.
         retries: How often to try again when no server answers; 0 turns all retries off. Retries that
             an overloaded server asks for are not counted, only bounded by the deadline.
         max_message_bytes: Largest request and response; the server has its own limit for requests.
@@ -48,7 +59,8 @@ class TranslationClient:
             without a name, each address is one.
 
     Raises:
-        ValueError: A setting is out of range.
+        TypeError: A setting is of another type than its parameter.
+        ValueError: A setting is out of range, or `target` is no address.
     """
 
     def __init__(
@@ -67,7 +79,12 @@ class TranslationClient:
         self._owned_channel: grpc.Channel | None = None
         if channel is None:
             channel = self._owned_channel = _open_channel(target, max_message_bytes, secure)
+        elif not isinstance(channel, grpc.Channel):
+            raise wrong_type("channel", channel, "grpc.Channel; one of grpc.aio is for AsyncTranslationClient")
         self._stub = TranslationServiceStub(channel)
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._streams: weakref.WeakSet[TranslationStream] = weakref.WeakSet()
 
     def __enter__(self) -> TranslationClient:
         return self
@@ -79,8 +96,14 @@ class TranslationClient:
 
     def close(self) -> None:
         """Close the connection; calls in progress end with a CallCancelledError."""
-        if self._owned_channel is not None:
-            self._owned_channel.close()
+        if self._owned_channel is None:
+            return
+        with self._lock:
+            self._closed.set()
+            streams = tuple(self._streams)
+        for stream in streams:
+            stream.cancel()  # also one that waits for its next attempt
+        self._owned_channel.close()
 
     def translate(
         self,
@@ -110,7 +133,7 @@ class TranslationClient:
         Raises:
             CallError: The call failed; the subclass says how.
             TypeError: `texts` is one str, or holds something else than str, or another argument has a wrong type.
-            ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
+            ValueError: A text has a lone surrogate, or `timeout_s` is out of range.
         """
         request = translate_request(
             texts,
@@ -136,9 +159,10 @@ class TranslationClient:
         timeout_s: float | None = None,
     ) -> Translation:
         """Translate one text; arguments and errors are those of `translate`."""
+        texts, target_prefixes = one_text(text, target_prefix)
         result = self.translate(
-            [text],
-            target_prefixes=[target_prefix] if target_prefix else (),
+            texts,
+            target_prefixes=target_prefixes,
             model=model,
             source_language=source_language,
             target_language=target_language,
@@ -166,7 +190,7 @@ class TranslationClient:
 
         Raises:
             TypeError: `text` is not a str, or another argument has a wrong type.
-            ValueError: The text has a lone surrogate, or `timeout_s` is not above 0.
+            ValueError: The text has a lone surrogate, or `timeout_s` is out of range.
         """
         request = stream_request(
             text,
@@ -177,7 +201,11 @@ class TranslationClient:
             options=options,
             request_id=id,
         )
-        return TranslationStream(self._stub.StreamTranslate, request, self._policy.start(timeout_s), self._metadata)
+        attempts = self._policy.start(timeout_s)
+        stream = TranslationStream(self._stub.StreamTranslate, request, attempts, self._metadata)
+        with self._lock:
+            self._streams.add(stream)
+        return stream
 
     def score(
         self,
@@ -226,7 +254,7 @@ class TranslationClient:
         Raises:
             CallError: The call failed; the subclass says how.
             TypeError: A pair is something else than two str, or another argument has a wrong type.
-            ValueError: A text has a lone surrogate, or `timeout_s` is not above 0.
+            ValueError: A text has a lone surrogate, or `timeout_s` is out of range.
         """
         request = score_request(
             pairs,
@@ -255,7 +283,7 @@ class TranslationClient:
             ModelNotFoundError: The server has no model of this name.
             CallError: The call failed otherwise.
         """
-        response = self._call(self._stub.GetModel, pb.GetModelRequest(name=name), timeout_s)
+        response = self._call(self._stub.GetModel, model_request(name), timeout_s)
         return ModelInfo.from_proto(response.model)
 
     def _call(
@@ -269,8 +297,9 @@ class TranslationClient:
             try:
                 return method(request, timeout=attempts.remaining_s(), metadata=self._metadata)
             except grpc.RpcError as error:
-                wait_s = attempts.wait_s(error)
-            time.sleep(wait_s)
+                wait_s = attempts.wait_s(error, is_closed=self._closed.is_set())
+                if self._closed.wait(wait_s):
+                    raise closed_error() from error
 
 
 class TranslationStream(Iterator[StreamPiece]):
@@ -291,6 +320,7 @@ class TranslationStream(Iterator[StreamPiece]):
     ) -> None:
         self._attempts = attempts
         self._start = partial(method, request, metadata=metadata)
+        self._cancelled = threading.Event()
         self._call = self._start(timeout=attempts.remaining_s())
         self._has_end = False
         self._is_over = False
@@ -310,6 +340,7 @@ class TranslationStream(Iterator[StreamPiece]):
 
     def cancel(self) -> None:
         """Cancel the call from any thread; whoever waits for a piece gets a CallCancelledError."""
+        self._cancelled.set()
         self._call.cancel()
 
     def __next__(self) -> StreamPiece:
@@ -326,8 +357,12 @@ class TranslationStream(Iterator[StreamPiece]):
                 if not self._has_end:
                     raise protocol_error(ENDED_EARLY) from None
             except grpc.RpcError as error:
-                time.sleep(self._attempts.wait_s(error))
+                wait_s = self._attempts.wait_s(error, is_closed=self._cancelled.is_set())
+                if self._cancelled.wait(wait_s):
+                    raise closed_error() from error
                 self._call = self._start(timeout=self._attempts.remaining_s())
+                if self._cancelled.is_set():  # meanwhile, by another thread, which knew only the old call
+                    self._call.cancel()
             else:
                 self._attempts.commit()
                 self._has_end = message.HasField("end")
@@ -336,7 +371,7 @@ class TranslationStream(Iterator[StreamPiece]):
 
 
 def _open_channel(target: str, max_message_bytes: int, secure: grpc.ChannelCredentials | None) -> grpc.Channel:
-    options = channel_options(max_message_bytes)
+    target, options = server_target(target), channel_options(max_message_bytes, secure)
     if secure is None:
         return grpc.insecure_channel(target, options=options)
     return grpc.secure_channel(target, secure, options=options)

@@ -9,9 +9,9 @@ DragomanError
  |   |- UnauthenticatedError    credentials are missing or wrong
  |   |- PermissionDeniedError   the credentials do not allow this call
  |   |- OverloadedError         the server is full; `retry_after_s` says when to come back
- |   |- UnavailableError        no server at the address, or it is starting or stopping
+ |   |- UnavailableError        no server at the address, or it is starting or stopping, or it cancelled the call
  |   |- DeadlineExceededError   no answer within the call's timeout
- |   |- CallCancelledError      the call was cancelled, for example because the client was closed
+ |   |- CallCancelledError      the call was cancelled on this side: the client or the stream was closed
  |   `- InternalError           a fault of the server, or an answer that breaks the protocol
  `- CommandError                a command, such as `dragoman translate`, cannot go on; the message is for its user
      |- InputError              an input cannot be read
@@ -34,6 +34,11 @@ from google.rpc import error_details_pb2, status_pb2
 
 DETAILS_KEY = "grpc-status-details-bin"  # where gRPC carries a google.rpc.Status
 ENDED_EARLY = "the server ended the stream before the translation was complete"
+
+_CLOSED = "the call was cancelled because its client or stream was closed"
+# What gRPC says where this side cancelled. Only the text tells whether the owner of a channel that was given to us has
+# closed it; should it change, such a call is tried again in vain.
+_CANCELLED_HERE = ("Channel closed!", "Locally cancelled by application!")
 
 
 class DragomanError(Exception):
@@ -105,7 +110,10 @@ class OverloadedError(CallError):
 
 
 class UnavailableError(CallError):
-    """Say that nothing answers at the address, or that the server is starting or stopping."""
+    """Say that nothing answers at the address, or that the server is starting or stopping.
+
+    One that stops may cancel calls that it has read and not begun; `code` is then CANCELLED.
+    """
 
 
 class DeadlineExceededError(CallError):
@@ -113,7 +121,7 @@ class DeadlineExceededError(CallError):
 
 
 class CallCancelledError(CallError):
-    """Say that the call was cancelled before it ended."""
+    """Say that the call was cancelled on this side before it ended: the client or the stream was closed."""
 
 
 class InternalError(CallError):
@@ -144,16 +152,25 @@ ERROR_BY_CODE: Mapping[grpc.StatusCode, type[CallError]] = MappingProxyType(
         grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
         grpc.StatusCode.UNAVAILABLE: UnavailableError,
         grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
-        grpc.StatusCode.CANCELLED: CallCancelledError,
+        grpc.StatusCode.CANCELLED: UnavailableError,  # by the server; what this side cancels is told apart before
         # Every other status is an InternalError.
     }
 )
 
 
-def call_error(error: grpc.RpcError) -> CallError:
-    """Translate what gRPC raised; the caller raises it `from error`."""
+def call_error(error: grpc.RpcError, *, is_closed: bool = False) -> CallError:
+    """Translate what gRPC raised; the caller raises it `from error`.
+
+    Args:
+        error: Why the call failed.
+        is_closed: The client or the stream was closed on this side, so that a cancelled call is no fault of the server.
+    """
     code = error.code()
     text = error.details() or ""
+    if code is grpc.StatusCode.CANCELLED:
+        if is_closed or text in _CANCELLED_HERE:
+            return closed_error()
+        text = "the server cancelled the call, probably because it was stopping" + (f": {text}" if text else "")
     violations, retry_after_s = _details(error)
     error_type = ERROR_BY_CODE.get(code, InternalError)
     if error_type is OverloadedError and retry_after_s is None and "larger than max" in text:
@@ -166,6 +183,11 @@ def call_error(error: grpc.RpcError) -> CallError:
         field_violations=violations,
         retry_after_s=retry_after_s,
     )
+
+
+def closed_error() -> CallCancelledError:
+    """Return the error for a call whose client or stream was closed."""
+    return CallCancelledError(_CLOSED, code=grpc.StatusCode.CANCELLED)
 
 
 def protocol_error(message: str) -> InternalError:

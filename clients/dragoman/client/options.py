@@ -21,7 +21,8 @@ from dragoman.client.checks import (
 from dragoman.v1 import translation_pb2 as pb
 
 _MAX_UINT32 = 2**32 - 1
-_MAX_UINT64 = 2**64 - 1
+_MAX_SEED = 2**63 - 1
+_COUNT = "from 0 to what the server allows (`TranslationClient.model().limits`)"
 
 
 class Normalization(enum.Enum):
@@ -75,9 +76,9 @@ class Sampling:
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
         if self.top_k is not None:
-            check_integer("top_k", self.top_k, _MAX_UINT32)
+            check_integer("top_k", self.top_k, _MAX_UINT32, "from 0 (all) to the size of the vocabulary")
         if self.seed is not None:
-            check_integer("seed", self.seed, _MAX_UINT64)
+            check_integer("seed", self.seed, _MAX_SEED, f"from 0 to {_MAX_SEED}")
 
     def to_proto(self) -> pb.Sampling:
         """Return the message."""
@@ -148,7 +149,7 @@ class DecodingOptions:
             ValueError: A value does not fit the message.
         """
         for name in _COUNTS:
-            check_integer(name, getattr(self, name), _MAX_UINT32)
+            check_integer(name, getattr(self, name), _MAX_UINT32, _RANGES.get(name, _COUNT))
         for name in _NUMBERS:
             if getattr(self, name) is not None or name not in _OPTIONAL:
                 check_number(name, getattr(self, name))
@@ -180,6 +181,7 @@ _COUNTS = (
     "no_repeat_ngram_size",
     "return_alternatives",
 )
+_RANGES = {"no_repeat_ngram_size": "from 0 (none) to 64"}  # of the protocol, the same in every model
 _OPTIONAL = ("length_penalty", "patience", "repetition_penalty")  # None is the server's default
 _NUMBERS = ("max_length_ratio", "coverage_penalty", *_OPTIONAL)
 _FLAGS = ("return_scores", "return_token_scores", "return_alignment")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.client.checks import check_instance, check_member, check_text, check_texts
+from dragoman.client.checks import check_instance, check_member, check_ordered, check_text, check_texts
 from dragoman.client.options import PRIORITIES, DecodingOptions, Priority
 from dragoman.v1 import translation_pb2 as pb
 
@@ -25,8 +25,8 @@ def translate_request(
     """Return the message for many texts.
 
     Raises:
-        TypeError: `texts` or `target_prefixes` is one text instead of a sequence of texts, or holds something else; or
-            another argument is of another type than its parameter.
+        TypeError: `texts` or `target_prefixes` is one text instead of a sequence of texts, has no order, or holds
+            something else; or another argument is of another type than its parameter.
         ValueError: A text cannot be encoded as UTF-8.
     """
     if isinstance(texts, (str, bytes)):
@@ -45,6 +45,18 @@ def translate_request(
         options=options.to_proto(),
         id=request_id,
     )
+
+
+def one_text(text: str, target_prefix: str) -> tuple[list[str], list[str]]:
+    """Return the lists of texts and of target prefixes for one text.
+
+    Raises:
+        TypeError: One of them is not a str.
+        ValueError: One of them cannot be encoded as UTF-8.
+    """
+    check_text(text, "text")
+    check_text(target_prefix, "target_prefix")
+    return [text], [target_prefix] if target_prefix else []
 
 
 def stream_request(
@@ -90,13 +102,16 @@ def score_request(
     """Return the message for pairs of a text and its translation.
 
     Raises:
-        TypeError: A pair is something else than two str, or an argument of another type than its parameter.
+        TypeError: `pairs` has no order, a pair is something else than two str, or an argument is of another type than
+            its parameter.
         ValueError: A text cannot be encoded as UTF-8.
     """
     _check_names(model, source_language, target_language, request_id)
     check_member("priority", priority, Priority)
+    if isinstance(pairs, (str, bytes)):
+        raise TypeError(f"pairs is one {type(pairs).__name__}; it must be a sequence of (source, target)")
     messages = []
-    for index, pair in enumerate(pairs):
+    for index, pair in enumerate(check_ordered(pairs, "pairs", "a sequence of (source, target)")):
         if isinstance(pair, (str, bytes)) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise TypeError(f"pairs[{index}] is not a pair; it must be (source, target)")
         source, target = pair
@@ -111,6 +126,17 @@ def score_request(
         priority=PRIORITIES[priority],
         id=request_id,
     )
+
+
+def model_request(name: str) -> pb.GetModelRequest:
+    """Return the message that asks for one model.
+
+    Raises:
+        TypeError: `name` is not a str.
+        ValueError: It cannot be encoded as UTF-8.
+    """
+    check_text(name, "name")
+    return pb.GetModelRequest(name=name)
 
 
 def call_metadata(caller: str) -> Metadata:

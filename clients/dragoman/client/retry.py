@@ -4,8 +4,10 @@ Every call of the API can be repeated without harm: translating changes nothing 
 
 - The server asked for it (RetryInfo: it is full now): try again at the time it named, as often as it
   asks, until the call's deadline.
-- Nothing answers, or the server is starting or stopping (UNAVAILABLE): try again `retries` times,
-  waiting longer each time, until the call's deadline.
+- Nothing answers, or the server is starting or stopping (UNAVAILABLE, or CANCELLED by the server: one that stops
+  cancels calls that it has read and not begun): try again `retries` times, waiting longer each time, until the call's
+  deadline.
+- The client or the stream was closed on this side: never.
 - Anything else fails at once; so does DEADLINE_EXCEEDED, because the time for retries is over with it, and a wait that
   would pass the deadline: the caller learns now what is wrong instead of later that time is up.
 
@@ -21,10 +23,12 @@ from dataclasses import dataclass
 
 import grpc
 
+from dragoman.client.checks import is_integer, is_number, wrong_type
 from dragoman.client.errors import UnavailableError, call_error
 
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_RETRIES = 4
+MAX_SECONDS = 365 * 24 * 3600  # gRPC counts nanoseconds: beyond some 200 years, a call's time is up before it begins
 
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 2.0
@@ -39,6 +43,8 @@ class CallPolicy:
     Attributes:
         timeout_s: Seconds for a call, its retries included, unless the call says otherwise.
         retries: How often to try again when no server answers; 0 turns all retries off.
+
+    `timeout_s` is above 0 and at most `MAX_SECONDS`, a year.
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -48,9 +54,12 @@ class CallPolicy:
         """Check the values.
 
         Raises:
+            TypeError: A value is no number, or `retries` no whole one.
             ValueError: A value is out of range.
         """
         _check_timeout(self.timeout_s)
+        if not is_integer(self.retries):
+            raise wrong_type("retries", self.retries, "int, 0 (never) or more")
         if self.retries < 0:
             raise ValueError(f"retries is {self.retries}; it must be 0 (never) or more")
 
@@ -58,7 +67,8 @@ class CallPolicy:
         """Start the clock of one call.
 
         Raises:
-            ValueError: `timeout_s` is given and not above 0.
+            TypeError: `timeout_s` is no number.
+            ValueError: `timeout_s` is given and not above 0, or more than a year.
         """
         if timeout_s is None:
             return Attempts(retries=self.retries, timeout_s=self.timeout_s)
@@ -92,14 +102,18 @@ class Attempts:
         """Rule out another attempt, because the user has seen a part of the answer."""
         self._may_retry = False
 
-    def wait_s(self, error: grpc.RpcError) -> float:
+    def wait_s(self, error: grpc.RpcError, *, is_closed: bool = False) -> float:
         """Return how many seconds to wait before the next attempt.
+
+        Args:
+            error: Why the last one failed.
+            is_closed: The client or the stream was closed on this side.
 
         Raises:
             CallError: There is no next attempt; says why this one failed.
         """
-        failure = call_error(error)
-        if not self._may_retry:
+        failure = call_error(error, is_closed=is_closed)
+        if is_closed or not self._may_retry:
             raise failure from error
         if failure.retry_after_s is not None:
             wait_s = max(_MIN_WAIT_S, failure.retry_after_s) * (1 + 0.2 * self._chance())
@@ -115,5 +129,8 @@ class Attempts:
 
 
 def _check_timeout(timeout_s: float) -> None:
-    if not 0 < timeout_s < float("inf"):
-        raise ValueError(f"timeout_s is {timeout_s}; it must be a finite number of seconds above 0")
+    allowed = f"a number of seconds above 0, at most {MAX_SECONDS} (a year)"
+    if not is_number(timeout_s):
+        raise wrong_type("timeout_s", timeout_s, allowed)
+    if not 0 < timeout_s <= MAX_SECONDS:
+        raise ValueError(f"timeout_s is {timeout_s}; it must be {allowed}")

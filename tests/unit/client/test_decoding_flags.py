@@ -83,6 +83,14 @@ def test_the_prefix_is_sent_with_every_line(run: Run, service: FakeTranslationSe
     assert run("translate", "--stream", "--target-prefix", "Ja,", "a")[1] == "Ja, A\n"
 
 
+def test_a_prefix_that_leaves_no_room_is_named(run: Run) -> None:
+    """The flag that sets the limit cannot raise it beyond the model's, which the prefix uses up."""
+    _, _, errors = run("translate", "--target-prefix", "Ja,", "--max-new-tokens", "1", "a b")
+
+    assert "--max-new-tokens sets it, as far as --target-prefix leaves room: a shorter one leaves more" in errors
+    assert "prefix" not in run("translate", "--max-new-tokens", "1", "a b")[2]
+
+
 def test_n_best_writes_every_hypothesis_with_its_line_and_score(run: Run) -> None:
     """The format of Moses; numbers count lines of the whole input from 0, blank ones included."""
     _, out, _ = run("translate", "--n-best", "--sample", "--num-hypotheses", "2", "--batch", "1", stdin="a\n\nb")

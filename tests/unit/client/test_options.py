@@ -142,7 +142,7 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
 def test_a_number_beyond_32_bits_is_a_value_error() -> None:
     """It would be sent as infinity, or not at all; what no number is, the server refuses."""
     for value in (1e39, -1e300, 10**400):
-        with pytest.raises(ValueError, match=r"length_penalty is .*; it must be from"):
+        with pytest.raises(ValueError, match=r"length_penalty is .*; it must be a number that 32 bits can hold"):
             DecodingOptions(length_penalty=value)
     for value in (math.inf, -math.inf, math.nan):
         assert DecodingOptions(length_penalty=value).to_proto().HasField("length_penalty")

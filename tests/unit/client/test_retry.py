@@ -4,9 +4,9 @@ from typing import Any
 import grpc
 import pytest
 
-from dragoman.client import InternalError, OverloadedError, UnavailableError
+from dragoman.client import CallCancelledError, InternalError, OverloadedError, UnavailableError
 from dragoman.client.errors import DETAILS_KEY
-from dragoman.client.retry import Attempts, CallPolicy
+from dragoman.client.retry import MAX_SECONDS, Attempts, CallPolicy
 from tests.fakes.translation_server import Failure
 
 START_S = 1000.0
@@ -125,8 +125,30 @@ def test_other_failures_and_committed_calls_are_final() -> None:
 def test_a_call_may_have_its_own_timeout() -> None:
     """The call's timeout wins over the client's, and is checked the same way."""
     policy = CallPolicy(timeout_s=60)
+    too_long = MAX_SECONDS + 1
 
     assert policy.start(None).remaining_s() == pytest.approx(60, abs=1)
     assert policy.start(5).remaining_s() == pytest.approx(5, abs=1)
     with pytest.raises(ValueError, match="timeout_s is -1"):
         policy.start(-1)
+    with pytest.raises(ValueError, match=rf"timeout_s is {too_long}; .* above 0, at most {MAX_SECONDS} \(a year\)"):
+        policy.start(too_long)
+
+
+def test_a_call_that_the_server_cancelled_is_tried_again() -> None:
+    """As one that it did not take; the last error says who cancelled, with the text that came."""
+    by_server = ScriptedError(Failure(grpc.StatusCode.CANCELLED, "CANCELLED"))
+    attempts = _attempts(Clock(), retries=2)
+
+    assert [attempts.wait_s(by_server), attempts.wait_s(UNAVAILABLE)] == pytest.approx([0.05, 0.1])
+    with pytest.raises(UnavailableError, match="the server cancelled the call, probably because it was stopping: CANC"):
+        attempts.wait_s(by_server)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_closed"), [("", True), ("Channel closed!", False), ("Locally cancelled by application!", False)]
+)
+def test_a_call_that_this_side_cancelled_is_not_tried_again(text: str, is_closed: bool) -> None:
+    """Whoever closes a client, a stream or a channel wants no more of it."""
+    with pytest.raises(CallCancelledError, match="because its client or stream was closed"):
+        _attempts(Clock()).wait_s(ScriptedError(Failure(grpc.StatusCode.CANCELLED, text)), is_closed=is_closed)

@@ -1,4 +1,3 @@
-import argparse
 import io
 import json
 import os
@@ -14,7 +13,6 @@ import grpc
 import pytest
 
 from dragoman.cli.main import main
-from dragoman.client.commands import arguments
 from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
@@ -345,44 +343,3 @@ def test_an_output_that_cannot_be_written_is_named(translate: Translate, tmp_pat
         assert (outcome.code, expected in outcome.err) == (1, True), outcome.err
         assert "was not written" not in outcome.err
         assert "Errno" not in outcome.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--batch", "0"], ["--max-new-tokens", "-1"], ["--timeout", "0"], ["--timeout", "nan"], ["--stream", "--json"]],
-    ids=" ".join,
-)
-def test_wrong_usage_is_exit_code_2(translate: Translate, arguments: list[str]) -> None:
-    """Values that can never be right are refused by the parser."""
-    with pytest.raises(SystemExit) as caught:
-        translate(*arguments, "a")
-
-    assert caught.value.code == 2
-
-
-def test_texts_and_files_together_are_wrong_usage(translate: Translate) -> None:
-    """Which one comes first would be a guess."""
-    outcome = translate("a", "--file", "b")
-
-    assert (outcome.code, outcome.err) == (2, "dragoman translate: give texts or --file, not both\n")
-
-
-@pytest.mark.parametrize(
-    ("given", "used"),
-    [
-        ("localhost", "localhost:50051"),
-        ("localhost:9", "localhost:9"),
-        ("[::1]:50051", "[::1]:50051"),
-        ("dns:///translate.example:50051", "dns:///translate.example:50051"),
-    ],
-)
-def test_server_address_gets_our_port(given: str, used: str) -> None:
-    """A bare host means Dragoman's port and not gRPC's 443."""
-    assert arguments.server(given) == used
-
-
-@pytest.mark.parametrize("given", ["", "localhost:99999", "localhost:0", "http://127.0.0.1:50051", "[::1]", ":50051"])
-def test_server_address_that_is_none_is_refused(given: str) -> None:
-    """Before any network attempt, with an example of a right one."""
-    with pytest.raises(argparse.ArgumentTypeError, match=r"is not HOST:PORT .* for example 127\.0\.0\.1:50051"):
-        arguments.server(given)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 
-from dragoman.client.channel import DEFAULT_TARGET
+from dragoman.client.channel import server_target
+from dragoman.client.retry import MAX_SECONDS
 
-_TARGET_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:")
-_LAST_PORT = 65535
+_MOST_DIGITS = 100
 
 
 def count(text: str) -> int:
@@ -26,52 +27,60 @@ def seed(text: str) -> int:
     return _whole_number(text, 0, 2**63 - 1)
 
 
-def number(text: str) -> float:
-    """Return a finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return value
+def option_count(text: str) -> int:
+    """Return a whole number from 0; how many of something are allowed is the server's to say."""
+    return _whole_number(text, 0, allowed="from 0 to what the server allows")
 
 
-def _whole_number(text: str, least: int, most: int = 2**32 - 1) -> int:
-    if not text.isascii() or not text.isdecimal() or not least <= int(text) <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-    return int(text)
+def number(allowed: str) -> Callable[[str], float]:
+    """Return a type of finite numbers. Their range is the server's to check.
+
+    Args:
+        allowed: What the server takes, for the error of what is no number.
+    """
+
+    def parse(text: str) -> float:
+        value = _number(text)
+        if not math.isfinite(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {allowed}")
+        return value
+
+    return parse
 
 
 def server(text: str) -> str:
     """Return an address that gRPC cannot take for something else: it would dial port 443 for a bare host."""
-    if text.startswith(_TARGET_SCHEMES):
-        return text
-    host, colon, port = text.rpartition(":") if ":" in text else (text, ":", DEFAULT_TARGET.rpartition(":")[2])
-    if not (host and colon and port.isascii() and port.isdecimal() and 1 <= int(port) <= _LAST_PORT) or "/" in host:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not HOST:PORT with a port from 1 to {_LAST_PORT}, for example {DEFAULT_TARGET}"
-        )
-    return f"{host}:{port}"
+    try:
+        return server_target(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def seconds_or_zero(text: str) -> float:
-    """Return a finite number from 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0")
+    """Return a number of seconds from 0 to a year."""
+    value = _number(text)
+    if not 0 <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to {MAX_SECONDS} (a year)")
     return value
 
 
 def seconds(text: str) -> float:
-    """Return a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    """Return a number of seconds above 0, at most a year."""
+    value = _number(text)
+    if not 0 < value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0, at most {MAX_SECONDS} (a year)")
     return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _whole_number(text: str, least: int, most: int = 2**32 - 1, *, allowed: str = "") -> int:
+    # Python refuses to read thousands of digits, with a message of its own.
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {allowed or f'from {least} to {most}'}")
+    return int(text)

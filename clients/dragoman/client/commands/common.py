@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from dragoman.client.channel import DEFAULT_TARGET
 from dragoman.client.commands import arguments
 from dragoman.client.commands.lines import STDIN, Line, argument_lines, count_lines, file_lines
 from dragoman.client.commands.outage import DEFAULT_WAIT_S
-from dragoman.client.commands.output import STDOUT
-from dragoman.client.errors import CommandError, OutputError
+from dragoman.client.commands.output import STDOUT, is_replaced_when_complete
+from dragoman.client.errors import CommandError, InputError, OutputError
 from dragoman.client.retry import DEFAULT_TIMEOUT_S
 
 BATCHES_IN_FLIGHT = 4
@@ -40,7 +41,8 @@ def add_files(parser: argparse.ArgumentParser) -> None:
         "--output",
         default=STDOUT,
         metavar="FILE",
-        help="write to this file, which appears only once it is complete (default: stdout)",
+        help="write to this file, which appears only once it is complete; what is open already, such as /dev/stdout or "
+        "a pipe, is written as it is (default: stdout)",
     )
 
 
@@ -70,7 +72,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         type=arguments.seconds,
         default=DEFAULT_TIMEOUT_S,
         metavar="S",
-        help="seconds for one call, its retries included (default: %(default)g)",
+        help="seconds for one call, its retries included; at most a year (default: %(default)g)",
     )
     parser.add_argument(
         "--wait",
@@ -94,6 +96,12 @@ def say(command: str, text: str) -> None:
     tqdm.write(f"dragoman {command}: {text}", file=sys.stderr)
 
 
+def wrong_usage(command: str, problem: str) -> int:
+    """Say what is wrong with flags that argparse cannot compare, as it does; return the exit code."""
+    print(f"dragoman {command}: {problem}\n`dragoman {command} --help` shows the usage", file=sys.stderr)
+    return 2
+
+
 def input_lines(
     command: str, texts: list[str], files: list[str], *, skips: bool
 ) -> tuple[Iterator[Line | None], int | None]:
@@ -113,7 +121,13 @@ def input_lines(
     if not files and sys.stdin.isatty():
         print(f"dragoman {command}: reading from the terminal, one text per line; Ctrl-D ends", file=sys.stderr)
     paths = files or [STDIN]
-    total = count_lines(paths, skips=skips)
+    try:
+        total = count_lines(paths, skips=skips)
+    except InputError as error:
+        cause = error.__cause__
+        if len(paths) > 1 and isinstance(cause, OSError) and cause.errno in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise InputError(f"{error}. Every argument behind --file is taken for the name of a file") from error
+        raise
     return file_lines(paths, skips=skips), total
 
 
@@ -125,7 +139,7 @@ def saying_what_is_lost(output: str) -> Iterator[None]:
     except OutputError:
         raise  # says so itself
     except CommandError as error:
-        if output == STDOUT:
+        if not is_replaced_when_complete(output):
             raise
         raise CommandError(f"{error}. {output} was not written") from error
 

@@ -1,6 +1,7 @@
 """Options of decoding on the command line: one flag for each field of `DecodingOptions`, grouped for `--help`.
 
-Ranges are the server's to check; its message names the field, whose name is the flag's.
+Ranges are the server's to check; its message names the field, whose name is the flag's. Those that are said here are of
+the protocol, for the error of what is no number at all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import argparse
 
 from dragoman.client.commands import arguments
 from dragoman.client.options import DecodingOptions, EarlyStopping, Normalization, Priority, Sampling
+
+_ABOVE_ZERO = "above 0, at most 100"
 
 _SAMPLING = ("temperature", "top_k", "top_p", "seed")
 
@@ -68,7 +71,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     _count(group, "--min-new-tokens", "fewest tokens of one translation")
     group.add_argument(
         "--max-length-ratio",
-        type=arguments.number,
+        type=arguments.number("from 0 to 100"),
         default=0.0,
         metavar="X",
         help="most tokens per token of the source",
@@ -94,7 +97,12 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         help="a word or phrase whose usual tokens may not appear; may be repeated. The model may still spell it with "
         "others: name the forms that it finds, too",
     )
-    _factor(group, "--repetition-penalty", "makes tokens less likely that the translation has already (1 does nothing)")
+    _factor(
+        group,
+        "--repetition-penalty",
+        "makes tokens less likely that the translation has already (1 does nothing)",
+        _ABOVE_ZERO,
+    )
     _count(group, "--no-repeat-ngram-size", "no sequence of so many tokens comes twice; 0 allows all")
 
 
@@ -108,7 +116,12 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     _count(
         group, "--alternatives", "translations of each line that begin with different tokens; with --n-best or --json"
     )
-    _factor(group, "--length-penalty", "power of the length that scores are divided by; 0 prefers short texts (1)")
+    _factor(
+        group,
+        "--length-penalty",
+        "power of the length that scores are divided by; 0 prefers short texts (1)",
+        "from -100 to 100",
+    )
     group.add_argument(
         "--normalization",
         type=str.upper,
@@ -118,12 +131,12 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--coverage-penalty",
-        type=arguments.number,
+        type=arguments.number("from 0 to 100"),
         default=0.0,
         metavar="X",
         help="weight of source words that no word of the translation attends to",
     )
-    _factor(group, "--patience", "search on until so many times the beam have ended (1)")
+    _factor(group, "--patience", "search on until so many times the beam have ended (1)", _ABOVE_ZERO)
     group.add_argument(
         "--early-stopping",
         type=str.upper,
@@ -135,19 +148,19 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
 
 def _add_sampling(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--sample", action="store_true", help="draw each token instead of taking the best one")
-    _factor(group, "--temperature", "what scores are divided by before drawing (1)")
+    _factor(group, "--temperature", "what scores are divided by before drawing (1)", _ABOVE_ZERO)
     group.add_argument(
-        "--top-k", type=arguments.count_or_zero, metavar="N", help="draw from so many best tokens; 0 is all (50)"
+        "--top-k", type=arguments.option_count, metavar="N", help="draw from so many best tokens; 0 is all (50)"
     )
-    _factor(group, "--top-p", "draw from the best tokens that together have this probability (1)")
+    _factor(group, "--top-p", "draw from the best tokens that together have this probability (1)", "above 0, at most 1")
     group.add_argument(
         "--seed", type=arguments.seed, metavar="N", help="equal seeds give equal translations (drawn by the server)"
     )
 
 
 def _count(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
-    group.add_argument(flag, type=arguments.count_or_zero, default=0, metavar="N", help=text)
+    group.add_argument(flag, type=arguments.option_count, default=0, metavar="N", help=text)
 
 
-def _factor(group: argparse._ArgumentGroup, flag: str, text: str) -> None:
-    group.add_argument(flag, type=arguments.number, metavar="X", help=text)
+def _factor(group: argparse._ArgumentGroup, flag: str, text: str, allowed: str) -> None:
+    group.add_argument(flag, type=arguments.number(allowed), metavar="X", help=text)

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 
 from dragoman.client.errors import (
-    CallCancelledError,
     CallError,
     DeadlineExceededError,
     OverloadedError,
@@ -80,8 +79,7 @@ class Outage:
             return error.retry_after_s is not None
         if isinstance(error, DeadlineExceededError):
             return not self._has_answered or self._since is not None
-        # A server that is killed while it stops cancels what it was doing; we ourselves do not cancel calls.
-        return isinstance(error, (UnavailableError, CallCancelledError))
+        return isinstance(error, UnavailableError)
 
     def failed(self, error: CallError, now: float) -> None:
         """Take note of a call that will be tried again."""

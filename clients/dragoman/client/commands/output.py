@@ -27,7 +27,11 @@ _ADVICE = {
     errno.EROFS: _NO_RIGHT,
     errno.ENOSPC: "; make room or choose another disk",
     errno.EDQUOT: "; make room or choose another disk",
+    errno.EBADF: "; open the descriptor for writing, for example with 3>FILE",
 }
+
+_DESCRIPTORS = re.compile(r"/proc/(\d+)(?:/task/\d+)?/fd|/dev/fd")  # realpath puts a number in place of "self"
+_MOST_LINKS = 40  # as the system's own limit
 
 Write = Callable[[str], None]
 
@@ -117,13 +121,18 @@ class FieldsLine:
 def open_output(path: str) -> Iterator[Write]:
     """Open stdout ("-") or a file, which is replaced only when the block ends without an exception.
 
-    What is not a regular file, such as /dev/null or a pipe, is written as it is.
+    What is not a regular file, such as /dev/null or a pipe, is written as it is; so is an open descriptor, such as
+    /dev/stdout or /dev/fd/3, at its position and whatever file is behind it.
 
     Raises:
         OutputError: The output cannot be written.
     """
     if path == STDOUT:
         yield _writer(sys.stdout.buffer, "stdout")
+        return
+    if (descriptor := descriptor_of(path)) is not None:
+        with _closed(_reopened(descriptor, path), path) as stream:
+            yield _writer(stream, path)
         return
     target = _target(path)
     is_replaced = _is_absent_or_regular(target)
@@ -142,6 +151,58 @@ def open_output(path: str) -> Iterator[Write]:
         if is_replaced:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def is_replaced_when_complete(path: str) -> bool:
+    """Whether an output is a file that appears only once it is complete, so that a failed command leaves nothing."""
+    return path != STDOUT and descriptor_of(path) is None and _is_absent_or_regular(path)
+
+
+def is_terminal(path: str) -> bool:
+    """Whether an output is drawn on a terminal."""
+    if path == STDOUT:
+        return sys.stdout.isatty()
+    descriptor = descriptor_of(path)
+    return descriptor is not None and os.isatty(descriptor)
+
+
+def descriptor_of(path: str) -> int | None:
+    """Return the descriptor of this process that a path names, None if it names a file.
+
+    What such a path is a link to is the file behind a redirection: replacing or truncating it would destroy what other
+    commands have written there.
+
+    Raises:
+        OutputError: It names a descriptor of another process, whose position cannot be shared.
+    """
+    link = path
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(os.path.abspath(link))
+        folder = os.path.realpath(folder)
+        match = _DESCRIPTORS.fullmatch(folder)
+        if match and name.isascii() and name.isdecimal():
+            if match[1] and int(match[1]) != os.getpid():
+                raise OutputError(f"--output {path} is a descriptor of another process; name a file, or - for stdout")
+            return int(name)
+        link = os.path.join(folder, name)
+        if not os.path.islink(link):
+            return None
+        link = os.path.join(folder, os.readlink(link))
+    return None
+
+
+def _reopened(descriptor: int, path: str) -> BinaryIO:
+    """Return a stream that shares a descriptor's position and may be closed.
+
+    Raises:
+        OutputError: It is not open.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        return open(os.dup(descriptor), "wb")
+    except OSError as error:
+        raise _refusal(path, error) from error
 
 
 def _target(path: str) -> str:
@@ -166,10 +227,10 @@ def _refusal(name: str, error: OSError) -> OutputError:
 
 
 @contextmanager
-def _closed(stream: BinaryIO, name: str) -> Iterator[None]:
+def _closed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
     """Close a file at the end of the block; it tries to write once more what could not be written before."""
     try:
-        yield
+        yield stream
     except BaseException:
         with suppress(OSError):
             stream.close()

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
@@ -34,7 +33,7 @@ from dragoman.client.commands.common import (
 from dragoman.client.commands.decoding import add_priority
 from dragoman.client.commands.lines import Line, Skipped
 from dragoman.client.commands.outage import Outage
-from dragoman.client.commands.output import STDOUT, Write, open_output
+from dragoman.client.commands.output import Write, is_terminal, open_output
 from dragoman.client.commands.report import failure
 from dragoman.client.commands.tally import Tally
 from dragoman.client.errors import CallError, CommandError, DragomanError
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     with saying_what_is_lost(args.output):
         with (
             open_output(args.output) as write,
-            progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress,
+            progress_bar(total, to_terminal=is_terminal(args.output)) as progress,
         ):
             asyncio.run(_score(lines, write, form, progress, tally, args))
         return tally.exit_code()

@@ -18,10 +18,12 @@ class Tally:
 
     Args:
         say: Tells the user one sentence.
+        limit_advice: What else bounds the limit on new tokens, to follow the name of the flag.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, limit_advice: str = "") -> None:
         self._say = say
+        self._limit_advice = limit_advice
         self._num_lines = 0
         self._num_skipped = 0
         self._num_cut = 0
@@ -48,7 +50,7 @@ class Tally:
             named = places(self._cut) + (f" and {more} more (--json says which)" if more else "")
             self._say(
                 f"{self._num_cut} of {self._num_lines} translations reached the limit on new tokens and may be "
-                f"incomplete: {named}; --max-new-tokens sets it"
+                f"incomplete: {named}; --max-new-tokens sets it{self._limit_advice}"
             )
         if self._num_skipped:
             self._say(f"{self._num_skipped} of {self._num_lines} lines were skipped; the output is empty there")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,11 +31,12 @@ from dragoman.client.commands.common import (
     progress_bar,
     say,
     saying_what_is_lost,
+    wrong_usage,
 )
 from dragoman.client.commands.decoding import add_decoding_arguments, add_priority, decoding_options
 from dragoman.client.commands.lines import Line, Skipped
 from dragoman.client.commands.outage import Outage
-from dragoman.client.commands.output import STDOUT, FieldsLine, Write, json_line, open_output, plain_line
+from dragoman.client.commands.output import FieldsLine, Write, is_terminal, json_line, open_output, plain_line
 from dragoman.client.commands.report import failure
 from dragoman.client.commands.streaming import stream_lines
 from dragoman.client.commands.tally import Tally
@@ -46,6 +46,9 @@ from dragoman.client.results import Translation
 
 HELP = "translate texts through a running server"
 ERRORS: tuple[type[Exception], ...] = (DragomanError,)
+
+
+_PREFIX_ADVICE = ", as far as --target-prefix leaves room: a shorter one leaves more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,7 @@ def run(args: argparse.Namespace) -> int:
     """
     problem = _usage_problem(args)
     if problem:
-        print(f"dragoman translate: {problem}", file=sys.stderr)
-        return 2
+        return wrong_usage("translate", problem)
     settings = _Settings(
         server=args.server,
         model=args.model,
@@ -127,14 +129,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, lines: Iterator[Line | None], total: int | None, settings: _Settings) -> int:
-    tally = Tally(_say)
+    tally = Tally(_say, limit_advice=_PREFIX_ADVICE if settings.target_prefix else "")
     outage = Outage(settings.server, args.wait, _say)
     with open_output(args.output) as write:
         if args.stream:
             _stream(lines, write, tally, outage, settings)
         else:
             form = _form(args)
-            with progress_bar(total, to_terminal=args.output == STDOUT and sys.stdout.isatty()) as progress:
+            with progress_bar(total, to_terminal=is_terminal(args.output)) as progress:
                 asyncio.run(_translate(lines, write, form, progress, tally, outage, settings))
     return tally.exit_code()
 
