@@ -102,8 +102,9 @@ def test_a_stream_cancelled_in_the_queue_leaves_it(busy: ServerProcess) -> None:
     before = rows_gone(busy)
     running = start(busy, LONG_CALL)
     tokenized = busy.metric("tokenize_duration_seconds_count")
-    metadata = (("dragoman-caller", "other"),)
-    stream = busy.stub.StreamTranslate(pb.StreamTranslateRequest(text="one"), timeout=WAIT_S, metadata=metadata)
+    # Another caller, for whom there is a place in the queue, and of a class that waits for all the others.
+    request = pb.StreamTranslateRequest(text="one", options=pb.DecodingOptions(priority=pb.PRIORITY_BULK))
+    stream = busy.stub.StreamTranslate(request, timeout=WAIT_S, metadata=(("dragoman-caller", "other"),))
     wait_for(lambda: busy.metric("tokenize_duration_seconds_count") > tokenized, "the stream's row is queued")
     stream.cancel()
     wait_for(lambda: rows_gone(busy) - before == 1, "the stream's row has left")
