@@ -19,12 +19,13 @@ LONG = pb.TranslateRequest(texts=[ENDLESS] * 256, options=pb.DecodingOptions(max
 def test_each_of_them_is_a_drain(number: signal.Signals) -> None:
     """Also a terminal that is closed: what was accepted is finished, and the exit is clean."""
     with start_server("--max-rows", "1") as server:
-        call = server.stub.Translate.future(pb.TranslateRequest(texts=[ENDLESS] * 3), timeout=WAIT_S)
+        request = pb.TranslateRequest(texts=[ENDLESS] * 24, options=LONG.options)  # takes a second
+        call = server.stub.Translate.future(request, timeout=WAIT_S)
         wait_for(lambda: server.metric("texts_running") == 1, "the call runs")
 
         server.process.send_signal(number)
 
-        assert len(call.result().translations) == 3
+        assert len(call.result().translations) == 24
         assert server.wait() == 0
 
 
