@@ -38,4 +38,4 @@ def test_no_call_is_cancelled_by_a_server_that_stops() -> None:
 
             assert server.wait() == 0
             assert {code for _, code in found} == {grpc.StatusCode.UNAVAILABLE}
-            assert all(answers for answers, _ in found)
+            assert sum(answers for answers, _ in found) >= _CALLERS
