@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -85,9 +85,6 @@ async def _drain(server: Server, told_again: asyncio.Event) -> None:
     if not stopping.done():
         logger.warning("told to stop again: open calls end now")
         await server.end_calls()
-        if server.service.phase is not Phase.DRAINING:  # drain_delay_s is not over, and nothing else has begun
-            stopping.cancel()
-            stopping = asyncio.create_task(server.stop())
     await stopping
 
 
@@ -113,6 +110,7 @@ class Server:
         self._http: HttpServer | None = None
         self._engine: Replicas | None = None
         self._stopping = False
+        self._hurried = asyncio.Event()
         self.port = 0
 
     @property
@@ -148,7 +146,9 @@ class Server:
         logger.info("draining delay=%.1fs timeout=%.1fs", self._config.drain_delay_s, self._config.drain_timeout_s)
         self._stopping = True
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        await asyncio.sleep(self._config.drain_delay_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_delay_s):
+                await self._hurried.wait()
         self.service.drain()
         await self._refuse_latecomers()
         await self._stop_grpc()
@@ -160,8 +160,8 @@ class Server:
         logger.info("stopped")
 
     async def end_calls(self) -> None:
-        """End all calls with UNAVAILABLE; `stop` has then nothing more to wait for, also when it is called again."""
-        self._config = replace(self._config, drain_delay_s=0.0)
+        """End all calls with UNAVAILABLE; `stop` has then nothing more to wait for."""
+        self._hurried.set()
         await self._grpc.stop(0)
 
     async def _refuse_latecomers(self) -> None:
