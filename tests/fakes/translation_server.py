@@ -113,6 +113,18 @@ class FakeTranslationService(TranslationServiceServicer):
         self.stream_breaks = False
         self.call_over = threading.Event()
 
+    def hold_calls(self, wait_s: float) -> threading.Event:
+        """Answer Translate calls only once one has ended, or after so many seconds; the event is set by the first."""
+        arrived = threading.Event()
+
+        def wait(request: pb.TranslateRequest) -> None:
+            del request
+            arrived.set()
+            self.call_over.wait(wait_s)
+
+        self.before_translate = wait
+        return arrived
+
     @property
     def translated(self) -> list[list[str]]:
         """Texts of each Translate request."""

@@ -20,7 +20,6 @@ from dragoman.client import (
     TranslationStream,
     UnavailableError,
 )
-from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
 WAIT_S = 10  # a test that needs this long has failed
@@ -132,14 +131,7 @@ def test_the_deadline_ends_a_slow_call(address: str, service: FakeTranslationSer
 
 def test_cancelling_the_task_cancels_the_call(address: str, service: FakeTranslationService) -> None:
     """The server learns that nobody waits any more, and the task ends as asyncio expects."""
-    arrived = threading.Event()
-
-    def wait(request: pb.TranslateRequest) -> None:
-        del request
-        arrived.set()
-        service.call_over.wait(WAIT_S)
-
-    service.before_translate = wait
+    arrived = service.hold_calls(WAIT_S)
 
     async def cancel(client: AsyncTranslationClient) -> bool:
         task = asyncio.create_task(client.translate(["a"]))
@@ -154,14 +146,7 @@ def test_cancelling_the_task_cancels_the_call(address: str, service: FakeTransla
 
 def test_closing_the_client_is_not_taken_for_a_cancelled_task(address: str, service: FakeTranslationService) -> None:
     """A call of a closed client fails with a CallCancelledError, because its task was not cancelled."""
-    arrived = threading.Event()
-
-    def wait(request: pb.TranslateRequest) -> None:
-        del request
-        arrived.set()
-        service.call_over.wait(WAIT_S)
-
-    service.before_translate = wait
+    arrived = service.hold_calls(WAIT_S)
     service.stream_hangs = True
 
     async def close(client: AsyncTranslationClient) -> None:

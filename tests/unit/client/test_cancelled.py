@@ -11,7 +11,6 @@ import grpc.aio
 import pytest
 
 from dragoman.client import AsyncTranslationClient, CallCancelledError, CallError, TranslationClient, UnavailableError
-from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
 WAIT_S = 10  # a test that needs this long has failed
@@ -79,7 +78,7 @@ def test_a_stream_that_has_begun_is_not_tried_again(address: str, service: FakeT
 
 def test_closing_a_given_channel_is_no_fault_of_the_server(address: str, service: FakeTranslationService) -> None:
     """Its owner cancels the call, which is not tried again on a channel that is closed."""
-    arrived = _hold_calls(service)
+    arrived = service.hold_calls(WAIT_S)
     channel = grpc.insecure_channel(address)
     client = TranslationClient(channel=channel)
     errors, caller = _caller(lambda: client.translate_text("a"))
@@ -141,18 +140,6 @@ def test_closing_the_asyncio_client_ends_the_wait_for_the_next_attempt(
 def _translate(address: str, *, retries: int) -> None:
     with TranslationClient(address, retries=retries) as client:
         client.translate_text("a")
-
-
-def _hold_calls(service: FakeTranslationService) -> threading.Event:
-    arrived = threading.Event()
-
-    def wait(request: pb.TranslateRequest) -> None:
-        del request
-        arrived.set()
-        service.call_over.wait(WAIT_S)
-
-    service.before_translate = wait
-    return arrived
 
 
 def _caller(call: Callable[[], object]) -> tuple[list[CallError], threading.Thread]:

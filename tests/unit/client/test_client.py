@@ -234,14 +234,7 @@ def test_the_deadline_ends_a_slow_call(client: TranslationClient, service: FakeT
 
 def test_closing_the_client_ends_its_calls(address: str, service: FakeTranslationService) -> None:
     """A call in progress ends with a CallCancelledError, and the server notices."""
-    arrived = threading.Event()
-
-    def wait(request: pb.TranslateRequest) -> None:
-        del request
-        arrived.set()
-        service.call_over.wait(WAIT_S)
-
-    service.before_translate = wait
+    arrived = service.hold_calls(WAIT_S)
     client = TranslationClient(address)
     errors: list[CallError] = []
 

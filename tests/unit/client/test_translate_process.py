@@ -2,12 +2,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import grpc
 
-from dragoman.v1 import translation_pb2 as pb
 from tests.fakes.translation_server import Failure, FakeTranslationService
 
 WAIT_S = 20  # a test that needs this long has failed
@@ -50,14 +48,7 @@ def test_a_failure_ends_the_command_while_the_input_is_open(address: str, servic
 
 def test_an_interrupt_cancels_the_calls(address: str, service: FakeTranslationService, tmp_path: Path) -> None:
     """Ctrl-C ends the command with 130, its calls on the server, and leaves no file behind."""
-    arrived = threading.Event()
-
-    def wait(request: pb.TranslateRequest) -> None:
-        del request
-        arrived.set()
-        service.call_over.wait(WAIT_S)
-
-    service.before_translate = wait
+    arrived = service.hold_calls(WAIT_S)
 
     with _start(address, "--output", str(tmp_path / "out")) as process:
         assert process.stdin is not None
